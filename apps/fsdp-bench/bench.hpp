@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "comm/communicator.hpp"
 #include "comm/mpi_session.hpp"
 #include "machine/compute_device.hpp"
+#include "machine/measure.hpp"
 #include "record/trace.hpp"
 #include "run/sharded_model.hpp"
 
@@ -39,10 +41,27 @@ struct BenchOptions {
 TransformerConfig config_of(const BenchOptions& options);
 /// Returns the name of the model for reports.
 std::string model_of(const BenchOptions& options);
+/// Returns a rate as "512 GFLOP/s" for a CPU, or as "512.0 TFLOP/s" for a GPU.
+std::string format_rate(double flops, DeviceKind kind);
+/// Returns the share of the peak rate, "71 %"; "-" if the peak is unknown.
+std::string format_share(double flops, std::optional<double> peak);
+/// Returns the number of tokens in an update with micro-batches of this shape, over all ranks.
+double tokens_of_update(const ShardingOptions& sharding, BatchShape batch, const Group& world);
+/// Returns the seconds of one update by this rank's clock, from a barrier before it to a barrier after it. Afterwards the times
+/// that the executor has recorded cover only this update. Collective over world.
+double time_update(Executor& executor, const BatchReader& batches, std::uint64_t update, double tokens, Communicator& world);
 
 OptionTable bench_option_table(BenchOptions& options);
 
-/// Returns the report, as text or as one JSON object; `world` was made with options.comm. Collective over world.
+// Each returns the report, as text or as one JSON object. `world` has all processes of the job, and was made with options.comm.
+// Collective over world.
+
 std::string bench(const BenchOptions& options, Communicator& world);
+/// Finds the fastest combination of batch size, strategy, and recomputation or none. The batch size doubles until a rank's
+/// memory is too small. The text has a table for plotting programs. `node` has the ranks of this node.
+std::string bench_tuning(const BenchOptions& options, Communicator& world, Communicator& node, Device& device);
+/// On CPUs, compares this project's collectives with the MPI library's own, alternating in one run. On GPUs, measures only this
+/// project's collectives: options.comm selects NCCL or transfers through host memory.
+std::string bench_collectives(const BenchOptions& options, Communicator& world, Device& device);
 
 }  // namespace fsdp

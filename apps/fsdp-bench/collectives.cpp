@@ -1,4 +1,4 @@
-#include "fsdp-bench/collectives.hpp"
+#include "fsdp-bench/bench.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -13,7 +13,6 @@
 #include "comm/mpi_calls.hpp"
 #include "device/gpu_figures.hpp"
 #include "files/json.hpp"
-#include "fsdp-bench/support.hpp"
 #include "machine/machine.hpp"
 
 namespace fsdp {

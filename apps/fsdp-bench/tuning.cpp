@@ -1,4 +1,4 @@
-#include "fsdp-bench/tuning.hpp"
+#include "fsdp-bench/bench.hpp"
 
 #include <algorithm>
 #include <cstdio>
@@ -16,7 +16,6 @@
 #include "device/gpu_figures.hpp"
 #include "engine/memory.hpp"
 #include "files/json.hpp"
-#include "fsdp-bench/support.hpp"
 #include "kernels/threads.hpp"
 #include "plan/placement.hpp"
 

@@ -192,7 +192,7 @@ int Doctor::run(MpiSession& session) {
   {
     const std::lock_guard lock(state_->mutex);
     for (std::size_t i = 0; i < job.nodes.size(); ++i)
-      state_->report.nodes.emplace_back(job.nodes[i], static_cast<int>(job.ranks_of(i)));
+      state_->report.nodes.emplace_back(job.nodes[i], static_cast<int>(job.ranks_of[i]));
     state_->report.title = format("{} on {}", plural(job.node_of.size(), "rank"), list_of(job.nodes));
   }
   state_->is_connected = true;

@@ -73,37 +73,28 @@ Finding judge_gpus(const std::vector<std::string>& nodes, const std::vector<int>
     const std::string why = reason.empty() ? "there is none" : excerpt(reason.substr(0, reason.find(": cannot open")), 160);
     finding.text = format("no usable GPU ({})", why);
     if (reason.find("compute capability") != std::string::npos) {
-      finding.status = Status::warning;
-      finding.advice =
-          format("request nodes with GPUs of compute capability {}, or use --device cpu", least_compute_capability);
+      finding.warn(format("request nodes with GPUs of compute capability {}, or use --device cpu", least_compute_capability));
       return finding;
     }
     if (traces.device_file.empty() && traces.driver.empty()) return finding;
-    finding.status = Status::warning;
     finding.text += traces.driver.empty() ? format(", although {} exists", traces.device_file)
                                           : format(", although NVIDIA's driver {} is loaded", traces.driver);
-    finding.advice =
+    finding.warn(
         "check that nvidia-smi lists the GPU, that a container gets the driver's libraries (--nv, --gpus all), and that fsdp "
-        "was built with CUDA (docs/gpu.md)";
+        "was built with CUDA (docs/gpu.md)");
     return finding;
   }
   const std::string driver = traces.driver.empty() ? "" : format("; driver {}", traces.driver);
   finding.text = by_value(nodes, descriptions) + driver;
   if (!without.empty()) {
-    finding.status = Status::failed;
     finding.text = format("no GPU on {}, and {} elsewhere", list_of(without), plural(of_nodes[0].visible, "GPU"));
-    finding.advice = "start the job on nodes of the same kind, or use --device cpu";
-  } else if (!shared.empty()) {
-    finding.status = Status::warning;
-    finding.text += format("; ranks share GPUs on {}", list_of(shared));
-    finding.advice = "start one rank for each GPU (--ntasks-per-node equal to --gpus-per-node)";
-  } else if (!idle.empty()) {
-    finding.status = Status::warning;
-    finding.text += format("; some GPUs of {} have no rank", list_of(idle));
-    finding.advice = "start one rank for each GPU (--ntasks-per-node equal to --gpus-per-node)";
+    finding.fail("start the job on nodes of the same kind, or use --device cpu");
+  } else if (!shared.empty() || !idle.empty()) {
+    finding.text += !shared.empty() ? format("; ranks share GPUs on {}", list_of(shared))
+                                    : format("; some GPUs of {} have no rank", list_of(idle));
+    finding.warn("start one rank for each GPU (--ntasks-per-node equal to --gpus-per-node)");
   } else if (!all_equal(descriptions)) {
-    finding.status = Status::warning;
-    finding.advice = "request nodes with the same GPUs: the slowest GPU limits the speed";
+    finding.warn("request nodes with the same GPUs: the slowest GPU limits the speed");
   } else {
     finding.text = format("{} of {} on each node; one rank each", of_nodes[0].visible, finding.text);
   }
@@ -116,13 +107,11 @@ Finding judge_nccl(const std::vector<std::string>& nodes, const std::vector<std:
   for (std::size_t i = 0; i < nodes.size(); ++i)
     finding.figures[nodes[i]] = {{"version", versions[i]}, {"problem", problems[i]}};
   if (std::any_of(problems.begin(), problems.end(), [](const std::string& problem) { return !problem.empty(); })) {
-    finding.status = Status::warning;
     finding.text = format("not found ({}): GPUs exchange data through host memory", by_value(nodes, problems));
-    finding.advice = "build fsdp with NCCL, or load its module (docs/gpu.md)";
+    finding.warn("build fsdp with NCCL, or load its module (docs/gpu.md)");
   } else if (!all_equal(versions)) {
-    finding.status = Status::failed;
     finding.text = by_value(nodes, versions);
-    finding.advice = "load the same NCCL on all nodes";
+    finding.fail("load the same NCCL on all nodes");
   } else {
     finding.text = "NCCL " + by_value(nodes, versions);
   }
@@ -160,8 +149,8 @@ std::optional<Finding> check_nccl(DoctorJob& job) {
   if (job.device->kind() != nccl_device_backend.device) return std::nullopt;
   std::string why;
   const DeviceLibrary* const nccl = nccl_device_backend.find(&why);
-  const std::vector<std::string> versions = of_leaders(job, job.world->gather(nccl ? nccl->version() : std::string())),
-                                 problems = of_leaders(job, job.world->gather(nccl ? std::string() : why));
+  const std::vector<std::string> versions = job.of_nodes(nccl ? nccl->version() : std::string()),
+                                 problems = job.of_nodes(nccl ? std::string() : why);
   return judge_nccl(job.nodes, versions, problems);
 }
 

@@ -21,22 +21,22 @@ DoctorJob::DoctorJob(const DoctorOptions& wanted, const Start& started, Connect 
     const int its_leader = static_cast<int>(of_rank);
     const auto known = std::find(leaders.begin(), leaders.end(), its_leader);
     node_of.push_back(static_cast<int>(known - leaders.begin()));
-    if (known != leaders.end()) continue;
-    leaders.push_back(its_leader);
-    nodes.push_back(hosts[static_cast<std::size_t>(its_leader)]);
+    if (known == leaders.end()) {
+      leaders.push_back(its_leader);
+      nodes.push_back(hosts[static_cast<std::size_t>(its_leader)]);
+      ranks_of.push_back(0);
+    }
+    ++ranks_of[static_cast<std::size_t>(node_of.back())];
   }
   device = make_cpu_device();
 }
 
 DoctorJob::~DoctorJob() = default;
 
-std::size_t DoctorJob::ranks_of(std::size_t node_index) const {
-  return static_cast<std::size_t>(std::count(node_of.begin(), node_of.end(), static_cast<int>(node_index)));
-}
-
-std::vector<double> sums_of_nodes(const DoctorJob& job, const std::vector<double>& by_rank) {
-  std::vector<double> sums(job.nodes.size());
-  for (std::size_t rank = 0; rank < by_rank.size(); ++rank) sums[static_cast<std::size_t>(job.node_of[rank])] += by_rank[rank];
+std::vector<double> DoctorJob::sums_of_nodes(double mine) const {
+  const std::vector<double> by_rank = world->gather(mine);
+  std::vector<double> sums(nodes.size());
+  for (std::size_t rank = 0; rank < by_rank.size(); ++rank) sums[static_cast<std::size_t>(node_of[rank])] += by_rank[rank];
   return sums;
 }
 

@@ -45,6 +45,7 @@ struct DoctorJob {
   std::unique_ptr<Communicator> node;   // the ranks of this node
   std::vector<std::string> nodes;       // the names of the nodes, ordered by their lowest ranks
   std::vector<int> leaders;             // the lowest rank of each node
+  std::vector<std::size_t> ranks_of;    // the number of ranks of each node
   std::vector<int> node_of;             // the node of each rank, as an index in `nodes`
   std::unique_ptr<Device> device;       // the device of the job; the CPU until a check has found a GPU
   std::unique_ptr<ProbeFolder> probe;   // set on all ranks by check_save_folder(); null if the folder cannot be used
@@ -53,18 +54,18 @@ struct DoctorJob {
 
   bool is_leader() const { return node->rank() == 0; }
   std::size_t my_node() const { return static_cast<std::size_t>(node_of[static_cast<std::size_t>(world->rank())]); }
-  std::size_t ranks_of(std::size_t node_index) const;
+  /// Returns the values of the lowest rank of each node, ordered by node. Collective.
+  template <class T>
+  auto of_nodes(const T& mine) const {
+    const auto by_rank = world->gather(mine);
+    auto values = by_rank;
+    values.clear();
+    for (const int leader : leaders) values.push_back(by_rank[static_cast<std::size_t>(leader)]);
+    return values;
+  }
+  /// Returns the sum over the ranks of each node, ordered by node. Collective.
+  std::vector<double> sums_of_nodes(double mine) const;
 };
-
-/// Returns the values of the lowest rank of each node, ordered by node.
-template <class T>
-std::vector<T> of_leaders(const DoctorJob& job, const std::vector<T>& by_rank) {
-  std::vector<T> values;
-  for (const int leader : job.leaders) values.push_back(by_rank[static_cast<std::size_t>(leader)]);
-  return values;
-}
-/// Returns the sum over the ranks of each node, ordered by node.
-std::vector<double> sums_of_nodes(const DoctorJob& job, const std::vector<double>& by_rank);
 
 /// Returns "AVX2" if all values are the same, else "AVX2 on node1; AVX-512 on node2 and node3".
 std::string by_value(const std::vector<std::string>& nodes, const std::vector<std::string>& values);

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -43,42 +42,33 @@ std::string processor_model() {
 struct Processors {
   std::size_t count = 0, cores = 0;
 };
-Processors count_of(const cpu_set_t& set) {
+/// Counts the processors that have users.
+Processors count_of(const std::vector<std::int64_t>& users) {
+  Processors all;
   std::set<std::string> cores;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
-    if (CPU_ISSET(cpu, &set)) {
+  for (std::size_t cpu = 0; cpu < users.size(); ++cpu)
+    if (users[cpu] > 0) {
       std::ifstream file(format("/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list", cpu));
       std::string siblings;
       cores.insert(std::getline(file, siblings) ? siblings : std::to_string(cpu));
+      ++all.count;
     }
-  return {static_cast<std::size_t>(CPU_COUNT(&set)), cores.size()};
-}
-
-/// Returns the value of an environment variable, 0 if it is not a number above 0.
-std::size_t number_in(const char* name) {
-  const char* const value = std::getenv(name);
-  return value ? static_cast<std::size_t>(std::max(0, std::atoi(value))) : 0;
+  all.cores = cores.size();
+  return all;
 }
 
 /// Returns the processors that this job may use on its node, regardless of this process's binding. To find them, a thread
 /// extends its own CPU affinity, which the control group limits. Slurm's SLURM_CPUS_ON_NODE is another limit.
 Processors processors_of_job() {
-  Processors all{1, 1};
+  Processors all;
   std::thread([&] {
     cpu_set_t set;
     std::memset(&set, 0xff, sizeof set);
     static_cast<void>(sched_setaffinity(0, sizeof set, &set));
-    if (sched_getaffinity(0, sizeof set, &set) == 0) all = count_of(set);
+    all = count_of(allowed_processors());
   }).join();
-  const std::size_t given = number_in("SLURM_CPUS_ON_NODE");
+  const std::size_t given = number_in_environment("SLURM_CPUS_ON_NODE");
   return given > 0 ? Processors{std::min(all.count, given), std::min(all.cores, given)} : all;
-}
-
-std::vector<std::string> those(const std::vector<std::string>& nodes, const std::vector<bool>& which) {
-  std::vector<std::string> names;
-  for (std::size_t i = 0; i < nodes.size(); ++i)
-    if (which[i]) names.push_back(nodes[i]);
-  return names;
 }
 
 /// Returns " on each node", or an empty string for one node.
@@ -93,23 +83,14 @@ Finding judge_processors(const std::vector<std::string>& nodes, const std::vecto
     finding.figures[nodes[i]] = {{"model", models[i]}, {"products", instruction_sets[i]}};
   finding.text = format("{}; {}", by_value(nodes, models), by_value(nodes, instruction_sets));
   if (all_equal(instruction_sets)) return finding;
-  finding.status = Status::warning;
-  finding.advice =
+  finding.warn(
       "request nodes of the same kind (sbatch --constraint): the slowest node limits the speed, and results differ by "
-      "rounding, depending on which ranks run where";
+      "rounding, depending on which ranks run where");
   return finding;
 }
 
 Finding judge_threads(const std::vector<NodeThreads>& nodes, bool on_gpu) {
-  struct Problem {
-    std::vector<std::string> nodes;
-    const NodeThreads* first = nullptr;
-    void add(const NodeThreads& node) {
-      if (!first) first = &node;
-      nodes.push_back(node.node);
-    }
-  };
-  Problem squeezed, unasked, crowded, idle;
+  std::vector<NodeThreads> squeezed, unasked, crowded, idle;
   Finding finding;
   for (const NodeThreads& node : nodes) {
     finding.figures[node.node] = {{"ranks", node.ranks},
@@ -118,52 +99,48 @@ Finding judge_threads(const std::vector<NodeThreads>& nodes, bool on_gpu) {
                                   {"processors", node.processors},
                                   {"asked", node.asked}};
     if (node.threads > node.bound && node.bound < node.processors)
-      squeezed.add(node);
+      squeezed.push_back(node);
     else if (!on_gpu && node.bound < std::min(node.asked, node.processors))
-      unasked.add(node);
+      unasked.push_back(node);
     else if (node.threads > std::min(node.bound, node.processors))
-      crowded.add(node);
+      crowded.push_back(node);
     else if (!on_gpu &&
              (2 * node.threads < node.processors || (node.bound < node.processors && 2 * node.bound_cores <= node.cores)))
-      idle.add(node);
+      idle.push_back(node);
   }
-  const auto describe = [](const Problem& problem, std::size_t processors) {
-    const NodeThreads& node = *problem.first;
-    return format("{} of {} on {} of {}", plural(node.threads, "thread"), plural(node.ranks, "rank"),
-                  plural(processors, "processor"), list_of(problem.nodes));
+  const auto describe = [](const std::vector<NodeThreads>& alike, std::size_t processors) {
+    std::vector<std::string> names;
+    for (const NodeThreads& node : alike) names.push_back(node.node);
+    return format("{} of {} on {} of {}", plural(alike[0].threads, "thread"), plural(alike[0].ranks, "rank"),
+                  plural(processors, "processor"), list_of(names));
   };
-  if (squeezed.first) {
-    finding.status = Status::warning;
+  if (!squeezed.empty()) {
     finding.text = format("{}, to which the ranks are bound, although the job may use {}",
-                          describe(squeezed, squeezed.first->bound), squeezed.first->processors);
-    finding.advice =
+                          describe(squeezed, squeezed.front().bound), squeezed.front().processors);
+    finding.warn(
         "do not bind ranks (mpirun --bind-to none), or bind each to its own processors (srun --cpu-bind=cores with "
-        "--cpus-per-task)";
-  } else if (unasked.first) {
-    finding.status = Status::warning;
+        "--cpus-per-task)");
+  } else if (!unasked.empty()) {
     finding.text =
-        format("{}, although the job has asked for {}", describe(unasked, unasked.first->bound), unasked.first->asked);
-    finding.advice = format(
-        "give --cpus-per-task={} to srun, too, which does not take it from sbatch or salloc since Slurm 22.05 (or set "
-        "SRUN_CPUS_PER_TASK), or do not bind ranks (srun --cpu-bind=none, mpirun --bind-to none)",
-        unasked.first->asked / unasked.first->ranks);
-  } else if (crowded.first) {
-    const NodeThreads& node = *crowded.first;
+        format("{}, although the job has asked for {}", describe(unasked, unasked.front().bound), unasked.front().asked);
+    finding.warn(
+        format("give --cpus-per-task={} to srun, too, which does not take it from sbatch or salloc since Slurm 22.05 (or set "
+               "SRUN_CPUS_PER_TASK), or do not bind ranks (srun --cpu-bind=none, mpirun --bind-to none)",
+               unasked.front().asked / unasked.front().ranks));
+  } else if (!crowded.empty()) {
+    const NodeThreads& node = crowded.front();
     const std::size_t processors = std::min(node.bound, node.processors), each = processors / node.ranks;
-    finding.status = Status::warning;
     finding.text = format("oversubscribed: {}", describe(crowded, processors));
-    finding.advice = each == 0 ? format("start at most {} there, with one thread each", plural(processors, "rank"))
-                               : format(
-                                     "give each rank {} (--threads {}, or OMP_NUM_THREADS={}), or ask for more processors "
-                                     "(sbatch --cpus-per-task)",
-                                     plural(each, "thread"), each, each);
-  } else if (idle.first) {
-    finding.status = Status::warning;
-    finding.text = format("{}: half of the cores, or more, are idle", describe(idle, idle.first->processors));
-    finding.advice = format(
-        "unset OMP_NUM_THREADS, start more ranks, or bind each rank to more than one core (mpirun --bind-to "
-        "none, srun --cpus-per-task={})",
-        idle.first->processors / idle.first->ranks);
+    finding.warn(each == 0 ? format("start at most {} there, with one thread each", plural(processors, "rank"))
+                           : format("give each rank {} (--threads {}, or OMP_NUM_THREADS={}), or ask for more processors "
+                                    "(sbatch --cpus-per-task)",
+                                    plural(each, "thread"), each, each));
+  } else if (!idle.empty()) {
+    finding.text = format("{}: half of the cores, or more, are idle", describe(idle, idle.front().processors));
+    finding.warn(
+        format("unset OMP_NUM_THREADS, start more ranks, or bind each rank to more than one core (mpirun --bind-to "
+               "none, srun --cpus-per-task={})",
+               idle.front().processors / idle.front().ranks));
   } else {
     const NodeThreads& node = nodes[0];
     finding.text = format("{} of {} on {}{}", plural(node.threads, "thread"), plural(node.ranks, "rank"),
@@ -175,22 +152,20 @@ Finding judge_threads(const std::vector<NodeThreads>& nodes, bool on_gpu) {
 Finding judge_locked_memory(const std::vector<std::string>& nodes, const std::vector<double>& limits,
                             const std::vector<bool>& has_rdma) {
   constexpr double enough = 1 << 30;
-  std::vector<std::string> texts;
-  std::vector<bool> too_low;
+  std::vector<std::string> texts, low;
   Finding finding;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     texts.push_back(limits[i] == unlimited ? "unlimited" : "at most " + format_bytes(limits[i]));
-    too_low.push_back(has_rdma[i] && limits[i] != unlimited && limits[i] < enough);
+    if (has_rdma[i] && limits[i] != unlimited && limits[i] < enough) low.push_back(nodes[i]);
     finding.figures[nodes[i]] = {{"bytes", limits[i] == unlimited ? nlohmann::json() : nlohmann::json(limits[i])},
                                  {"rdma", static_cast<bool>(has_rdma[i])}};
   }
   finding.text = by_value(nodes, texts);
-  if (const std::vector<std::string> low = those(nodes, too_low); !low.empty()) {
-    finding.status = Status::warning;
+  if (!low.empty()) {
     finding.text += format("; the network of {} needs locked memory", list_of(low));
-    finding.advice =
+    finding.warn(
         "raise the limit to unlimited (ulimit -l); under Slurm by LimitMEMLOCK=infinity for slurmd, and "
-        "PropagateResourceLimitsExcept=MEMLOCK in slurm.conf";
+        "PropagateResourceLimitsExcept=MEMLOCK in slurm.conf");
   } else if (std::find(has_rdma.begin(), has_rdma.end(), true) == has_rdma.end()) {
     finding.text += "; no network here needs it";
   }
@@ -217,11 +192,10 @@ Finding judge_shared_memory(const std::vector<std::string>& nodes, const std::ve
                            : format("{}{} free in /dev/shm{}", nodes.size() == 1 ? "" : "at least ", format_bytes(least),
                                     on_each(nodes.size()));
   if (!short_of.empty()) {
-    finding.status = Status::warning;
     finding.text += format("; MPI{} takes up to {} on {}", on_gpu ? " with NCCL" : "", format_bytes(needed), list_of(short_of));
-    finding.advice =
+    finding.warn(
         "make /dev/shm larger (mount -o remount,size=2g /dev/shm; for containers --shm-size=2g), or remove files that dead "
-        "jobs have left there";
+        "jobs have left there");
   }
   return finding;
 }
@@ -240,11 +214,10 @@ Finding judge_clocks(const std::vector<std::string>& nodes, const std::vector<do
     if (std::abs(clocks[i] - middle) - apart_s >= noticeable_s / 2)
       off.push_back(format("{} is {} {}", nodes[i], format_duration(std::abs(clocks[i] - middle)),
                            clocks[i] > middle ? "ahead" : "behind"));
-  finding.status = Status::warning;
   finding.text = format("the nodes' clocks differ by {}: {}", format_duration(spread), list_of(off));
-  finding.advice =
+  finding.warn(
       "synchronize them with one time server (chrony, ntpd): otherwise times of files and logs do not match, and logins "
-      "between nodes may fail";
+      "between nodes may fail");
   return finding;
 }
 
@@ -265,34 +238,26 @@ std::optional<Finding> check_processors(DoctorJob& job) {
   const std::size_t begin = std::min(all.find(", "), all.size() - 2) + 2;
   const std::string mine = format("{}, {}", all.substr(begin, all.find(" (", begin) - begin),
                                   kernels::multiplies(DType::bf16) ? "multiplies bf16" : "multiplies bf16 as fp32");
-  job.processors = of_leaders(job, job.world->gather(processor_model()));
-  return judge_processors(job.nodes, of_leaders(job, job.world->gather(mine)), job.processors);
+  job.processors = job.of_nodes(processor_model());
+  return judge_processors(job.nodes, job.of_nodes(mine), job.processors);
 }
 
 std::optional<Finding> check_threads(DoctorJob& job) {
   const bool on_gpu = !is_host(job.device->kind());
   const CpuShare share = share_of_rank(*job.node, job.options.threads);
   kernels::set_threads(share.threads);
-  cpu_set_t mask;
-  CPU_ZERO(&mask);
-  static_cast<void>(sched_getaffinity(0, sizeof mask, &mask));
-  std::vector<std::int64_t> users(CPU_SETSIZE);
-  for (std::size_t cpu = 0; cpu < users.size(); ++cpu) users[cpu] = CPU_ISSET(cpu, &mask) ? 1 : 0;
+  std::vector<std::int64_t> users = allowed_processors();
   job.node->sum(users);
-  CPU_ZERO(&mask);
-  for (std::size_t cpu = 0; cpu < users.size(); ++cpu)
-    if (users[cpu] > 0) CPU_SET(cpu, &mask);
-  const Processors bound = count_of(mask), all = processors_of_job();
-  const std::vector<double> threads = sums_of_nodes(job, job.world->gather(on_gpu ? 1 : share.threads)),
-                            asked =
-                                sums_of_nodes(job, job.world->gather(static_cast<double>(number_in("SLURM_CPUS_PER_TASK"))));
-  const auto of_node = [&](std::size_t value) { return of_leaders(job, job.world->gather(static_cast<double>(value))); };
-  const std::vector<double> bounds = of_node(bound.count), bound_cores = of_node(bound.cores), processors = of_node(all.count),
-                            cores = of_node(all.cores);
+  const Processors bound = count_of(users), all = processors_of_job();
+  const std::vector<double> threads = job.sums_of_nodes(on_gpu ? 1 : share.threads),
+                            asked = job.sums_of_nodes(static_cast<double>(number_in_environment("SLURM_CPUS_PER_TASK")));
+  const auto of_nodes = [&](std::size_t value) { return job.of_nodes(static_cast<double>(value)); };
+  const std::vector<double> bounds = of_nodes(bound.count), bound_cores = of_nodes(bound.cores),
+                            processors = of_nodes(all.count), cores = of_nodes(all.cores);
   std::vector<NodeThreads> nodes;
   for (std::size_t i = 0; i < job.nodes.size(); ++i) {
     const auto n = [&](const std::vector<double>& values) { return static_cast<std::size_t>(values[i]); };
-    nodes.push_back({job.nodes[i], job.ranks_of(i), n(threads), n(bounds), n(processors), n(bound_cores), n(cores), n(asked)});
+    nodes.push_back({job.nodes[i], job.ranks_of[i], n(threads), n(bounds), n(processors), n(bound_cores), n(cores), n(asked)});
   }
   return judge_threads(nodes, on_gpu);
 }
@@ -301,17 +266,15 @@ std::optional<Finding> check_locked_memory(DoctorJob& job) {
   rlimit limit{};
   const bool known = getrlimit(RLIMIT_MEMLOCK, &limit) == 0;
   const double mine = !known || limit.rlim_cur == RLIM_INFINITY ? unlimited : static_cast<double>(limit.rlim_cur);
-  const std::vector<double> rdma = of_leaders(job, job.world->gather(node_has_rdma() ? 1 : 0));
-  return judge_locked_memory(job.nodes, of_leaders(job, job.world->gather(mine)), {rdma.begin(), rdma.end()});
+  const std::vector<double> rdma = job.of_nodes(node_has_rdma() ? 1 : 0);
+  return judge_locked_memory(job.nodes, job.of_nodes(mine), {rdma.begin(), rdma.end()});
 }
 
 std::optional<Finding> check_shared_memory(DoctorJob& job) {
   struct statvfs info {};
   const double mine =
       statvfs("/dev/shm", &info) == 0 ? static_cast<double>(info.f_bavail) * static_cast<double>(info.f_frsize) : -1;
-  std::vector<std::size_t> ranks;
-  for (std::size_t i = 0; i < job.nodes.size(); ++i) ranks.push_back(job.ranks_of(i));
-  return judge_shared_memory(job.nodes, of_leaders(job, job.world->gather(mine)), ranks, !is_host(job.device->kind()));
+  return judge_shared_memory(job.nodes, job.of_nodes(mine), job.ranks_of, !is_host(job.device->kind()));
 }
 
 std::optional<Finding> check_clocks(DoctorJob& job) {
@@ -326,11 +289,11 @@ std::optional<Finding> check_clocks(DoctorJob& job) {
     job.world->barrier();
     const double waited_s = timer.seconds();
     const double now_s = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-    const std::vector<double> waits = job.world->gather(waited_s), all = job.world->gather(now_s);
+    const std::vector<double> waits = job.world->gather(waited_s), all = job.of_nodes(now_s);
     const double longest = *std::max_element(waits.begin(), waits.end());
     if (round > 0 && longest >= apart_s) continue;
     apart_s = longest;
-    clocks = of_leaders(job, all);
+    clocks = all;
   }
   return judge_clocks(job.nodes, clocks, apart_s);
 }

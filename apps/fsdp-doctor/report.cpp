@@ -17,15 +17,8 @@ constexpr std::size_t width = 110, status_width = 9, name_width = 15;
 }  // namespace
 
 std::string_view name_of(Status status) {
-  switch (status) {
-    case Status::ok:
-      return "ok";
-    case Status::warning:
-      return "warning";
-    case Status::failed:
-      break;
-  }
-  return "failed";
+  constexpr std::string_view names[] = {"ok", "warning", "failed"};
+  return names[static_cast<std::size_t>(status)];
 }
 
 Finding failed_by(std::string_view message) {

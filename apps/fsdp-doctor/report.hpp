@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -20,6 +21,9 @@ struct Finding {
   std::string text = {};    // the state that was found
   std::string advice = {};  // what to do, unless the status is ok
   nlohmann::json figures = nlohmann::json::object();
+
+  void warn(std::string what_to_do) { status = Status::warning, advice = std::move(what_to_do); }
+  void fail(std::string what_to_do) { status = Status::failed, advice = std::move(what_to_do); }
 };
 
 /// Converts an error message "<problem> (<why>); <what to do>" to a finding with status failed.

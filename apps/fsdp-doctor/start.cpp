@@ -11,6 +11,7 @@
 #include "checkpoint/save_lock.hpp"
 #include "h5/h5.hpp"
 #include "kernels/kernels.hpp"
+#include "machine/machine.hpp"
 
 namespace fsdp {
 
@@ -66,12 +67,11 @@ Finding judge_mpi(const Start& start, const std::vector<std::string>& nodes, con
                           plural(nodes.size(), "node"), start.launcher);
     const auto [least, most] = std::minmax_element(ranks.begin(), ranks.end());
     if (*least == *most) return finding;
-    finding.status = Status::warning;
     finding.text += format("; {} has {}, and {} has {}", nodes[static_cast<std::size_t>(most - ranks.begin())], *most,
                            nodes[static_cast<std::size_t>(least - ranks.begin())], *least);
-    finding.advice =
+    finding.warn(
         "start the same number of ranks on each node (srun --ntasks-per-node, mpirun --map-by ppr:N:node): otherwise "
-        "communication ignores nodes, and the node with the most ranks limits the speed";
+        "communication ignores nodes, and the node with the most ranks limits the speed");
     return finding;
   }
   finding.text = format("{}; one rank, started without a launcher", start.library);
@@ -83,13 +83,11 @@ Finding judge_mpi(const Start& start, const std::vector<std::string>& nodes, con
   const std::string version = start.library.substr(std::min(start.library.size(), std::string_view("Open MPI v").size()));
   const std::string first = mpirun->substr(0, mpirun->find('\n'));
   if (first.find("Open MPI") == std::string::npos) {
-    finding.status = Status::warning;
     finding.text += format("; mpirun belongs to another MPI ({})", excerpt(first, 60));
-    finding.advice = format("put mpirun of {} first in the PATH, or {}", start.library, build_with);
+    finding.warn(format("put mpirun of {} first in the PATH, or {}", start.library, build_with));
   } else if (first.find(version) == std::string::npos) {
-    finding.status = Status::warning;
     finding.text += format("; mpirun belongs to another version ({})", excerpt(first, 60));
-    finding.advice = format("put mpirun of {} first in the PATH", start.library);
+    finding.warn(format("put mpirun of {} first in the PATH", start.library));
   }
   return finding;
 }
@@ -107,24 +105,21 @@ Finding judge_slurm(const SlurmFacts& slurm, const Start& start, std::size_t ran
     return finding;
   }
   if (slurm.is_over) {
-    finding.status = Status::warning;
     finding.text =
         format("SLURM_JOB_ID is {}, and that job is over: srun and mpirun would try to use its nodes, and fail", slurm.job);
-    finding.advice = "unset the variables of that job (in bash: unset ${!SLURM_*}), or open a new shell";
+    finding.warn("unset the variables of that job (in bash: unset ${!SLURM_*}), or open a new shell");
     return finding;
   }
   finding.text = format("job {} with {} and {}; {}", slurm.job, plural(slurm.nodes, "node"), plural(slurm.tasks, "task"), srun);
   const bool is_alone = ranks == 1 && start.launcher.empty();
   if (is_alone && (slurm.tasks > 1 || slurm.nodes > 1)) {
-    finding.status = Status::warning;
     finding.text += "; but this is one rank, which no launcher has started on the job's nodes";
-    finding.advice = has_it ? "start it with srun --mpi=" + plugin : "start it with mpirun";
+    finding.warn(has_it ? "start it with srun --mpi=" + plugin : "start it with mpirun");
   } else if (nodes < slurm.nodes) {
-    finding.status = Status::warning;
     finding.text += format("; but there are ranks on {} only", plural(nodes, "node"));
-    finding.advice =
+    finding.warn(
         format("start ranks on all of them (srun --nodes={0}, or mpirun with a multiple of {0} ranks), or request fewer nodes",
-               slurm.nodes);
+               slurm.nodes));
   }
   return finding;
 }
@@ -138,22 +133,16 @@ std::optional<Finding> check_mpi(DoctorJob& job) {
   std::optional<std::string> mpirun;
   if (job.start.launcher.empty())
     if (const auto answer = ask_program({"mpirun", "--version"}, patience_s)) mpirun = answer->text;
-  std::vector<std::size_t> ranks;
-  for (std::size_t i = 0; i < job.nodes.size(); ++i) ranks.push_back(job.ranks_of(i));
-  return judge_mpi(job.start, job.nodes, ranks, mpirun);
+  return judge_mpi(job.start, job.nodes, job.ranks_of, mpirun);
 }
 
 std::optional<Finding> check_slurm(DoctorJob& job) {
-  const auto number = [](const char* name) {
-    const char* const value = std::getenv(name);
-    return static_cast<std::size_t>(value ? std::max(1, std::atoi(value)) : 1);
-  };
   if (job.world->rank() != 0) return Finding{};  // only rank 0 asks Slurm
   SlurmFacts slurm;
   if (const char* const id = std::getenv("SLURM_JOB_ID"))
     slurm = {.job = excerpt(id, 20),
-             .nodes = number("SLURM_JOB_NUM_NODES"),
-             .tasks = number("SLURM_NTASKS"),
+             .nodes = std::max<std::size_t>(1, number_in_environment("SLURM_JOB_NUM_NODES")),
+             .tasks = std::max<std::size_t>(1, number_in_environment("SLURM_NTASKS")),
              .plugins = {},
              .is_over = slurm_job_is_over(id)};
   slurm.plugins = plugins_of_srun();
@@ -164,11 +153,10 @@ std::optional<Finding> check_software(DoctorJob& job) {
   const std::string gemm = kernels::gemm_description();
   const std::string mine = format("fsdp {}, {}, HDF5 {}, {}", version_string(), job.start.library, h5::library_version(),
                                   gemm.substr(0, gemm.find(',')));
-  const std::vector<std::string> all = of_leaders(job, job.world->gather(mine));
+  const std::vector<std::string> all = job.of_nodes(mine);
   Finding finding{.text = by_value(job.nodes, all)};
   if (!all_equal(all)) {
-    finding.status = Status::failed;
-    finding.advice = "use the same programs and libraries on all nodes, from a folder that they share";
+    finding.fail("use the same programs and libraries on all nodes, from a folder that they share");
   }
   for (std::size_t i = 0; i < all.size(); ++i) finding.figures[job.nodes[i]] = all[i];
   return finding;

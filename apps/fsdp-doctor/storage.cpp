@@ -126,21 +126,17 @@ Finding judge_save_folder(const std::string& folder, const std::string& file_sys
     }
   }
   if (!blind.empty()) {
-    finding.status = Status::failed;
     finding.text += format(": files written by {} cannot be read on {} ({})", nodes[0].node, list_of(blind), why_blind);
-    finding.advice =
-        "choose a --save-dir on a file system that all nodes share; a folder such as /tmp is a different one on each node";
+    finding.fail(
+        "choose a --save-dir on a file system that all nodes share; a folder such as /tmp is a different one on each node");
   } else if (!mute.empty()) {
-    finding.status = Status::failed;
     finding.text += format(" cannot be written to on {} ({})", list_of(mute), why_mute);
-    finding.advice = "give this user write permission there on all nodes, or choose another --save-dir";
+    finding.fail("give this user write permission there on all nodes, or choose another --save-dir");
   } else {
     if (nodes.size() > 1) finding.text += format(": all {} nodes read and write it", nodes.size());
     if (file_system == "tmpfs" || file_system == "ramfs") {
-      finding.status = Status::warning;
       finding.text += nodes.size() > 1 ? "; it is in the memory of one machine" : " is in this machine's memory";
-      finding.advice =
-          "choose a --save-dir on a disk: files in memory are lost when the machine stops, and take memory from jobs";
+      finding.warn("choose a --save-dir on a disk: files in memory are lost when the machine stops, and take memory from jobs");
     }
   }
   return finding;
@@ -152,10 +148,9 @@ Finding judge_hdf5(const std::string& headers, const std::string& library, const
                                  nodes.size() > 1 ? ", by each node" : "")};
   finding.figures = {{"library", library}, {"headers", headers}};
   if (headers != library) {
-    finding.status = Status::failed;
     finding.text = format("fsdp was built with HDF5 {}, but loads {}", headers, library);
-    finding.advice =
-        "build it again, or load the module of the version that it was built with (HDF5 aborts a program if the two differ)";
+    finding.fail(
+        "build it again, or load the module of the version that it was built with (HDF5 aborts a program if the two differ)");
     return finding;
   }
   std::vector<std::string> bad;
@@ -166,9 +161,8 @@ Finding judge_hdf5(const std::string& headers, const std::string& library, const
       why = problems[i];
     }
   if (bad.empty()) return finding;
-  finding.status = Status::failed;
   finding.text = format("HDF5 {} fails on {} ({})", library, list_of(bad), excerpt(why, 300));
-  finding.advice = "check the disk and the permissions there, or choose another --save-dir";
+  finding.fail("check the disk and the permissions there, or choose another --save-dir");
   return finding;
 }
 
@@ -195,8 +189,8 @@ std::optional<Finding> check_save_folder(DoctorJob& job) {
     read_problem = why_not_read(probe->path() / name_of_node(0), mark);
     if (read_problem.empty()) write_problem = why_not_written(probe->path() / name_of_node(job.my_node()), mark);
   }
-  const std::vector<std::string> reads = of_leaders(job, job.world->gather(read_problem));
-  const std::vector<std::string> writes = of_leaders(job, job.world->gather(write_problem));
+  const std::vector<std::string> reads = job.of_nodes(read_problem);
+  const std::vector<std::string> writes = job.of_nodes(write_problem);
   std::vector<FolderUse> uses;
   bool usable = true;
   for (std::size_t i = 0; i < job.nodes.size(); ++i) {
@@ -228,7 +222,7 @@ std::optional<Finding> check_hdf5(DoctorJob& job) {
       problem = error.what();
     }
   }
-  return judge_hdf5(headers, library, job.nodes, of_leaders(job, job.world->gather(problem)));
+  return judge_hdf5(headers, library, job.nodes, job.of_nodes(problem));
 }
 
 }  // namespace fsdp

@@ -37,14 +37,7 @@ void Watchdog::watch() {
     const std::chrono::duration<double> between_looks(limit_s_ > 0 ? std::min(limit_s_, 0.5) : 0.5);
     WaitTimer waited;
     while (!is_over() && (limit_s_ <= 0 || waited.seconds() < limit_s_)) changed_.wait_for(lock, between_looks);
-    if (!is_over()) {
-      const std::string name = stage_;
-      const double limit_s = limit_s_;
-      lock.unlock();
-      expired_(name, limit_s);
-      lock.lock();
-      limit_s_ = 0;
-    }
+    if (!is_over()) return expired_(stage_, limit_s_);
   }
 }
 

@@ -40,9 +40,8 @@ std::string format_flops(double flops) {
 /// Makes a finding a warning, with these problems and this advice, if there are problems.
 void warn(Finding& finding, const std::vector<std::string>& problems, const std::vector<std::string>& advice) {
   if (problems.empty()) return;
-  finding.status = Status::warning;
   finding.text += format("; {}", fmt::join(problems, "; "));
-  finding.advice = format("{}", fmt::join(advice, "; "));
+  finding.warn(format("{}", fmt::join(advice, "; ")));
 }
 
 }  // namespace
@@ -143,8 +142,7 @@ Finding judge_files(double write, double bytes, std::size_t ranks) {
                                  format_rate(write), format_duration(model_bytes / write))};
   finding.figures = {{"write_bytes_per_s", write}, {"bytes_of_rank", bytes}};
   if (write >= slow) return finding;
-  finding.status = Status::warning;
-  finding.advice = "choose a --save-dir on a faster file system, or save less often (--save-interval-updates)";
+  finding.warn("choose a --save-dir on a faster file system, or save less often (--save-interval-updates)");
   return finding;
 }
 
@@ -154,13 +152,12 @@ Finding judge_training(const std::vector<double>& losses, bool agreed, const std
   finding.figures = {{"losses", losses}};
   const bool finite = std::all_of(losses.begin(), losses.end(), [](double x) { return std::isfinite(x); });
   if (finite && agreed && losses.back() < losses.front()) return finding;
-  finding.status = Status::failed;
   finding.text += !finite   ? "; the loss is not finite"
                   : !agreed ? "; the ranks have different losses"
                             : "; the loss does not decrease";
-  finding.advice =
+  finding.fail(
       "some node computes or sends wrong numbers: run the check on fewer nodes to find out which; memory errors are in the "
-      "system's log (dmesg, nvidia-smi -q -d ECC)";
+      "system's log (dmesg, nvidia-smi -q -d ECC)");
   return finding;
 }
 
@@ -202,7 +199,7 @@ std::optional<Finding> check_network(DoctorJob& job) {
   if (n == 1) return std::nullopt;
   const double sent_before = bytes_sent_by_kernel();
   // In an exchange each node sends 8 MiB, by all its ranks.
-  const std::size_t bytes = (std::size_t{8} << 20) / job.world->max(job.ranks_of(me)) / sizeof(float) * sizeof(float);
+  const std::size_t bytes = (std::size_t{8} << 20) / job.world->max(job.ranks_of[me]) / sizeof(float) * sizeof(float);
   const auto stream = make_host_stream();
   const Buffer mine = allocate_host(bytes), both = allocate_host(2 * bytes);
   std::vector<NodeLink> links(n);
@@ -220,12 +217,11 @@ std::optional<Finding> check_network(DoctorJob& job) {
                group->all_gather(*stream, mine.data(), both.data(), bytes / sizeof(float), DType::f32);
                sent += static_cast<double>(bytes);
              });
-    const std::vector<double> rates = sums_of_nodes(job, job.world->gather(rate));
+    const std::vector<double> rates = job.sums_of_nodes(rate);
     for (std::size_t i = 0; i < n; ++i) links[i].rate = std::max(links[i].rate, rates[i]);
   }
-  const std::vector<double> all_sent = sums_of_nodes(job, job.world->gather(sent)),
-                            by_kernel = of_leaders(job, job.world->gather(bytes_sent_by_kernel() - sent_before)),
-                            rdma = of_leaders(job, job.world->gather(node_has_rdma() ? 1 : 0));
+  const std::vector<double> all_sent = job.sums_of_nodes(sent), by_kernel = job.of_nodes(bytes_sent_by_kernel() - sent_before),
+                            rdma = job.of_nodes(node_has_rdma() ? 1 : 0);
   for (std::size_t i = 0; i < n; ++i) {
     links[i].node = job.nodes[i];
     links[i].uses_tcp = by_kernel[i] > 0.5 * all_sent[i];

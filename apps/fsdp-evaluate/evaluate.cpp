@@ -1,5 +1,6 @@
 #include "fsdp-evaluate/evaluate.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <numbers>
@@ -19,10 +20,10 @@
 #include "comm/agree.hpp"
 #include "data/batch.hpp"
 #include "data/open_data.hpp"
+#include "data/questions.hpp"
 #include "engine/mean_loss.hpp"
 #include "files/json.hpp"
 #include "files/scratch_folder.hpp"
-#include "fsdp-evaluate/multiple_choice.hpp"
 #include "job/program.hpp"
 #include "machine/machine.hpp"
 #include "options/common_options.hpp"
@@ -261,53 +262,127 @@ class LossReport {
   std::optional<ValidBatches> batches_;
 };
 
-/// Counts the questions of --multiple-choice that the model answers correctly.
+/// A context with one of its choices.
+struct Row {
+  const Question* question;
+  const Choice* choice;
+  /// The number of inputs: the last token is a target but no input.
+  std::size_t length() const { return question->context.size() + choice->tokens.size() - 1; }
+};
+
+/// Writes T inputs and T targets. Only the tokens of the choice are targets; all other targets are -1, which do not count.
+void fill_row(const Row& row, std::size_t T, std::int32_t* inputs, std::int32_t* targets) {
+  const auto &context = row.question->context, &choice = row.choice->tokens;
+  const std::size_t all = context.size() + choice.size(), left_out = all > T + 1 ? all - (T + 1) : 0;
+  const auto token = [&](std::size_t i) { return i < context.size() ? context[i] : choice[i - context.size()]; };
+  std::fill_n(inputs, T, 0);
+  std::fill_n(targets, T, -1);
+  for (std::size_t i = left_out; i + 1 < all; ++i) {
+    inputs[i - left_out] = token(i);
+    if (i + 1 >= context.size()) targets[i - left_out] = token(i + 1);
+  }
+}
+
+/// Counts the questions of --multiple-choice for which the right choice has the smallest loss. The loss of a choice is the
+/// negative logarithm of its probability after the context.
 class ChoiceReport {
  public:
   ChoiceReport(const EvaluateOptions& options, const TensorSource& source, const Tokenizer* tokenizer, Communicator& world)
       : options_(options), source_(source), world_(world) {
     agree(world, [&] { questions_ = read_questions(options.multiple_choice, tokenizer, source.config().vocab_size); });
+    for (const Question& question : questions_)
+      for (const Choice& choice : question.choices) rows_.push_back({&question, &choice});
   }
+  ChoiceReport(const ChoiceReport&) = delete;
 
   std::size_t tokens_per_sample() const {
-    const std::size_t most = options_.tokens_per_sample > 0 ? options_.tokens_per_sample
-                                                            : static_cast<std::size_t>(source_.config().longest_sequence());
-    return std::min(most, longest_row(questions_));
+    std::size_t longest = 1;
+    for (const Row& row : rows_) longest = std::max(longest, row.length());
+    return std::min(longest, options_.tokens_per_sample > 0 ? options_.tokens_per_sample
+                                                            : static_cast<std::size_t>(source_.config().longest_sequence()));
   }
-  std::size_t batch_size() const { return most_rows(options_, number_of_rows(questions_)); }
+  std::size_t batch_size() const { return most_rows(options_, rows_.size()); }
 
   std::string measure(Executor& executor, const std::function<void(double)>& progress) const {
     const Timer timer;
-    agree(world_, [&] { check_choices(questions_, tokens_per_sample()); });
-    const MultipleChoiceScore score = ask(questions_, executor, batch_size(), tokens_per_sample(), world_, progress);
-    const double n = static_cast<double>(score.questions), seconds = timer.seconds();
-    const auto part = [n](std::size_t right) { return static_cast<double>(right) / n; };
-    const auto error = [&](std::size_t right) {  // the standard error of a mean of n trials, as in lm-evaluation-harness
-      return n > 1 ? std::sqrt(part(right) * (1 - part(right)) / (n - 1)) : 0;
-    };
-    std::vector<std::tuple<const char*, const char*, std::size_t>> lines = {
-        {"acc", "likeliest choice", score.right}, {"acc_per_token", "likeliest per token", score.right_per_token}};
-    if (score.right_per_character) lines.emplace_back("acc_norm", "likeliest per character", *score.right_per_character);
-    if (options_.json) {
-      nlohmann::json json = {{"questions", score.questions},
-                             {"seconds", seconds},
-                             {"model", source_.description()},
-                             {"precision", name_of(options_.precision)}};
-      for (const auto& [key, name, right] : lines) json[key] = part(right), json[std::string(key) + "_stderr"] = error(right);
-      return json_text(json) + "\n";
-    }
-    std::string text = format("{}\n{} questions of {} (in {}, {})\n", one_line(source_.description()), score.questions,
+    const std::vector<double> losses = losses_of_rows(executor, progress);
+    const double n = static_cast<double>(questions_.size()), seconds = timer.seconds();
+    nlohmann::json json = {{"questions", questions_.size()},
+                           {"seconds", seconds},
+                           {"model", source_.description()},
+                           {"precision", name_of(options_.precision)}};
+    std::string text = format("{}\n{} questions of {} (in {}, {})\n", one_line(source_.description()), questions_.size(),
                               options_.multiple_choice.string(), name_of(options_.precision), format_duration(seconds));
-    for (const auto& [key, name, right] : lines)
-      text += format("{:<13}  {:<23}  {:6.2f} %  +- {:.2f}\n", key, name, 100 * part(right), 100 * error(right));
-    return text;
+    // The loss of a choice is divided by a length: 1, as in lm-evaluation-harness ("acc"), its tokens, as in llm.c and GPT-3,
+    // or its characters ("acc_norm" of lm-evaluation-harness), unless they are not known.
+    using LengthOf = std::size_t (*)(const Choice&);
+    const std::tuple<const char*, const char*, LengthOf> ways[] = {
+        {"acc", "likeliest choice", [](const Choice&) { return std::size_t{1}; }},
+        {"acc_per_token", "likeliest per token", [](const Choice& choice) { return choice.tokens.size(); }},
+        {"acc_norm", "likeliest per character", [](const Choice& choice) { return choice.characters; }}};
+    for (const auto& [key, name, length_of] : ways) {
+      if (length_of(questions_.front().choices.front()) == 0) continue;
+      double right = 0;
+      const double* loss = losses.data();
+      for (const Question& question : questions_) {
+        std::vector<double> scaled;  // by choice; the first choice wins if several are equal
+        for (const Choice& choice : question.choices) scaled.push_back(*loss++ / static_cast<double>(length_of(choice)));
+        right += std::min_element(scaled.begin(), scaled.end()) - scaled.begin() == std::ptrdiff_t(question.answer);
+      }
+      const double part = right / n;
+      // The standard error of a mean of n trials, as in lm-evaluation-harness.
+      const double error = n > 1 ? std::sqrt(part * (1 - part) / (n - 1)) : 0;
+      json[key] = part, json[std::string(key) + "_stderr"] = error;
+      text += format("{:<13}  {:<23}  {:6.2f} %  +- {:.2f}\n", key, name, 100 * part, 100 * error);
+    }
+    return options_.json ? json_text(json) + "\n" : text;
   }
 
  private:
+  /// Evaluates all rows in batches. A row that is too long loses the beginning of its context. Collective over world; all ranks
+  /// return the same losses.
+  std::vector<double> losses_of_rows(Executor& executor, const std::function<void(double)>& progress) const {
+    const std::size_t B = batch_size(), T = tokens_per_sample(), at_once = B * static_cast<std::size_t>(world_.size());
+    agree(world_, [&] {
+      for (const Row& row : rows_) {
+        if (row.choice->tokens.size() > T)
+          throw UserError(
+              format("question {} of the file has a choice of {} tokens (a sequence has {}); leave out the question, or raise "
+                     "`sequence length` if the model's longest sequence allows it",
+                     row.question - questions_.data() + 1, row.choice->tokens.size(), T));
+        if (executor.table_class(std::min(T, row.length())) != executor.table_class(T))
+          throw UserError(format(
+              "questions of {} and {} tokens do not go together (the model's rotary frequencies depend on the length); split "
+              "the file by the length of its questions",
+              row.length(), T));
+      }
+    });
+    std::vector<float> of_tokens(B * T);
+    std::vector<double> losses(rows_.size(), 0);  // by row: of this rank's rows, later of all rows
+    for (std::size_t begin = 0; begin < rows_.size(); begin += at_once) {
+      const std::size_t first = std::min(rows_.size(), begin + B * static_cast<std::size_t>(world_.rank()));
+      const std::size_t mine = std::min(B, rows_.size() - first);
+      executor.evaluate(
+          [&](std::size_t, std::int32_t* inputs, std::int32_t* targets) {
+            for (std::size_t b = 0; b < mine; ++b) fill_row(rows_[first + b], T, inputs + b * T, targets + b * T);
+            std::fill_n(inputs + mine * T, (B - mine) * T, 0);
+            std::fill_n(targets + mine * T, (B - mine) * T, -1);
+          },
+          of_tokens.data());
+      for (std::size_t b = 0; b < mine; ++b)
+        for (std::size_t t = 0; t < T; ++t) losses[first + b] += static_cast<double>(of_tokens[b * T + t]);
+      progress(static_cast<double>(std::min(rows_.size(), begin + at_once)) / static_cast<double>(rows_.size()));
+    }
+    world_.sum(losses);
+    agree(world_, [&] { std::for_each(losses.begin(), losses.end(), require_finite_loss); });
+    return losses;
+  }
+
   const EvaluateOptions& options_;
   const TensorSource& source_;
   Communicator& world_;
   std::vector<Question> questions_;
+  std::vector<Row> rows_;
 };
 
 /// Loads the model with the batch size and the sequence length of `report`, and runs the measurement.

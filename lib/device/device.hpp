@@ -15,7 +15,7 @@ namespace fsdp {
 enum class DeviceKind { cpu, cuda };
 
 /// Returns true for the CPU. The memory of other devices cannot be accessed by the host, and their kernels run asynchronously.
-/// Code outside this folder distinguishes kinds of devices only by this function.
+/// Code outside this folder distinguishes kinds only by this function, except code for a library of one kind (NCCL, NVML).
 constexpr bool is_host(DeviceKind kind) { return kind == DeviceKind::cpu; }
 
 /// Memory of one device, aligned to at least 64 bytes and initially zero. The destructor frees it.

@@ -1,6 +1,6 @@
 // A model in training: the sharded model, its progress, what changes from update to update, and the save under way.
-// fsdp-train's loop and the functions of the API call it. It knows no data, signals, clocks or metrics. The name is that of
-// DeepSpeed's `DeepSpeedEngine`; in fairseq it is `Trainer`.
+// fsdp-train's loop and the functions of the API call it. It knows no data, signals or metrics, and uses clocks only to time
+// saves. The name is that of DeepSpeed's `DeepSpeedEngine`; in fairseq it is `Trainer`.
 #pragma once
 
 #include <cstdint>

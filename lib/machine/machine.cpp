@@ -36,25 +36,32 @@ std::filesystem::path note_of_this_host() {
 
 }  // namespace
 
-CpuShare share_of_rank(Group& node, std::size_t wanted, int kept_free) {
+std::size_t number_in_environment(const char* name) {
+  const char* const value = std::getenv(name);
+  return value ? static_cast<std::size_t>(std::max(0, std::atoi(value))) : 0;
+}
+
+std::vector<std::int64_t> allowed_processors() {
   cpu_set_t mask;
   CPU_ZERO(&mask);
   check_errno(sched_getaffinity(0, sizeof mask, &mask) == 0, "sched_getaffinity");
-  std::vector<std::int64_t> users(CPU_SETSIZE);
-  for (std::size_t cpu = 0; cpu < users.size(); ++cpu) users[cpu] = CPU_ISSET(cpu, &mask) ? 1 : 0;
+  std::vector<std::int64_t> allowed(CPU_SETSIZE);
+  for (std::size_t cpu = 0; cpu < allowed.size(); ++cpu) allowed[cpu] = CPU_ISSET(cpu, &mask) ? 1 : 0;
+  return allowed;
+}
+
+CpuShare share_of_rank(Group& node, std::size_t wanted, int kept_free) {
+  const std::vector<std::int64_t> mine = allowed_processors();
+  std::vector<std::int64_t> users = mine;
   node.sum(users);
   double cores = 0;
   for (std::size_t cpu = 0; cpu < users.size(); ++cpu)
-    if (CPU_ISSET(cpu, &mask)) cores += 1.0 / static_cast<double>(users[cpu]);
-  const auto number_in = [](const char* name) {
-    const char* const value = std::getenv(name);
-    return value ? std::max(0, std::atoi(value)) : 0;
-  };
+    if (mine[cpu] > 0) cores += 1.0 / static_cast<double>(users[cpu]);
   int cpus = static_cast<int>(cores + 1e-9);
   // If Slurm does not bind tasks to cores, only SLURM_CPUS_PER_TASK tells how many cores were requested.
-  if (const int asked = number_in("SLURM_CPUS_PER_TASK"); asked > 0) cpus = std::min(cpus, asked);
+  if (const int asked = narrow<int>(number_in_environment("SLURM_CPUS_PER_TASK")); asked > 0) cpus = std::min(cpus, asked);
   int threads = std::max(1, cpus - kept_free);
-  if (const int asked = number_in("OMP_NUM_THREADS"); asked > 0) threads = asked;
+  if (const int asked = narrow<int>(number_in_environment("OMP_NUM_THREADS")); asked > 0) threads = asked;
   if (wanted > 0) threads = narrow<int>(wanted);
   return {threads, std::min(cores, static_cast<double>(threads))};
 }

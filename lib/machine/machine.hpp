@@ -2,9 +2,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
+#include <vector>
 
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/tensor_source.hpp"
@@ -13,6 +14,11 @@
 #include "run/sharded_model.hpp"
 
 namespace fsdp {
+
+/// Returns the value of an environment variable; 0 if it is not a number above 0.
+std::size_t number_in_environment(const char* name);
+/// Returns 1 for each processor on which the calling thread may run, and 0 for all others.
+std::vector<std::int64_t> allowed_processors();
 
 /// This rank's share of its node's cores.
 struct CpuShare {

@@ -257,9 +257,9 @@ void drop_options_of_first_start(const RunContext& run, TrainOptions& options) {
   const std::vector<std::string> given = options_of_first_start(options);
   if (options.dry_run || given.empty()) return;
   const auto applied = agree(run.world, [&] {
-    const auto is_set = [](const char* name) { return std::atoll(std::getenv(name) ? std::getenv(name) : "0") > 0; };
     // slurm/job.sh sets the latter if it starts the run again within a start of the job.
-    if (run.world.rank() != 0 || !(is_set("SLURM_RESTART_COUNT") || is_set("FSDP_STARTS_AGAIN"))) return false;
+    if (run.world.rank() != 0 || number_in_environment("SLURM_RESTART_COUNT") + number_in_environment("FSDP_STARTS_AGAIN") == 0)
+      return false;
     try {
       const auto latest = latest_checkpoint(options.save.folder);
       return latest && CheckpointReader::open(*latest, Verify::no)->header().first_start == first_start_of(options);

@@ -333,7 +333,7 @@ BOOST_AUTO_TEST_CASE(facts_of_ranks_meet) {
         all[static_cast<std::size_t>(r)] = {
             world.gather(std::string(static_cast<std::size_t>(7 + r), static_cast<char>('a' + r))),
             world.gather(0.5 * r),
-            sums_of_nodes(job, {1, 2, 3, 4}),
+            job.sums_of_nodes(r + 1),
             job.leaders,
             job.node_of,
             job.is_leader()};

@@ -26,7 +26,6 @@
 #include "files/json.hpp"
 #include "files/output_file.hpp"
 #include "files/scratch_folder.hpp"
-#include "fsdp-bench/support.hpp"
 #include "kernels/threads.hpp"
 #include "machine/machine.hpp"
 #include "run/sharded_model.hpp"

@@ -18,7 +18,7 @@
 #include "comm/agree.hpp"
 #include "files/input_file.hpp"
 #include "files/json.hpp"
-#include "fsdp-bench/support.hpp"
+#include "fsdp-bench/bench.hpp"
 #include "generate/generator.hpp"
 #include "job/program.hpp"
 #include "kernels/threads.hpp"

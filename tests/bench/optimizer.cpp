@@ -11,7 +11,6 @@
 #include "base/timer.hpp"
 #include "comm/agree.hpp"
 #include "files/json.hpp"
-#include "fsdp-bench/support.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
 #include "machine/machine.hpp"

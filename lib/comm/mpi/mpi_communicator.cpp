@@ -1,5 +1,7 @@
 #include "comm/mpi/mpi_communicator.hpp"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <cstring>
 #include <exception>
@@ -8,8 +10,8 @@
 
 #include "base/format.hpp"
 #include "base/narrow.hpp"
+#include "base/timer.hpp"
 #include "comm/mpi/check_mpi.hpp"
-#include "comm/mpi/wait.hpp"
 #include "comm/packed.hpp"
 #include "comm/tree_sum.hpp"
 
@@ -55,6 +57,19 @@ std::vector<int> find_world_ranks(MPI_Comm comm, std::size_t ranks) {
 }
 
 }  // namespace
+
+bool wait_all(std::span<MPI_Request> requests, double timeout_s, const std::atomic<bool>& given_up) {
+  constexpr double spin_s = 50e-6;
+  WaitTimer waited;
+  while (true) {
+    int done = 0;
+    FSDP_CHECK_MPI(MPI_Testall(narrow<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE));
+    if (done) return true;
+    const double seconds = waited.seconds();
+    if ((timeout_s > 0 && seconds > timeout_s) || given_up.load(std::memory_order_relaxed)) return false;
+    if (seconds > spin_s) sched_yield();
+  }
+}
 
 std::size_t staging_of_messages(std::size_t ranks) {
   return 2 * (ranks - 1) * choose_staged_piece(ranks - 1, longest_staged_piece);

@@ -12,6 +12,7 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,12 @@ struct MpiJob {
   std::vector<int> nodes;          // the node of each rank of the job: ranks with the same number share a node
   std::vector<std::string> hosts;  // the host of each rank of the job
 };
+
+/// Returns true when all requests are complete. Returns false after `timeout_s` seconds, measured by a WaitTimer (0: no
+/// limit), or after `given_up` is set. Polls continuously at first, since most messages arrive soon, then yields the core
+/// between two polls. Sleeping instead was no faster (two and four ranks on two idle or busy cores, 3 MB collectives between
+/// computations), cost 0.1 ms per small collective, and delays messages, which MPI moves only during its calls.
+bool wait_all(std::span<MPI_Request> requests, double timeout_s, const std::atomic<bool>& given_up);
 
 class MpiCommunicator final : public MessageGroup {
  public:

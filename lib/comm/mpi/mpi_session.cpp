@@ -23,7 +23,6 @@
 #include "comm/launcher.hpp"
 #include "comm/mpi/check_mpi.hpp"
 #include "comm/mpi/mpi_communicator.hpp"
-#include "comm/mpi/wait.hpp"
 
 namespace fsdp {
 
