@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 
 struct Outcome {
   int code = -1;       // exit code of the launcher
-  std::string output;  // stdout and stderr
+  std::string output;  // stderr, then stdout, because mpirun mixes parts of their lines if both are the same file
   bool says(std::string_view text) const { return output.find(text) != std::string::npos; }
   /// Without the list at the end of a run, which repeats its warnings.
   std::size_t times_said(std::string_view text) const {
@@ -62,12 +62,14 @@ inline fs::path fresh_folder() {
 /// Starts `command` (words) in `folder`, calls `meanwhile` with its process id, and waits for its end.
 inline Outcome run(const fs::path& folder, const std::vector<std::string>& command,
                    const std::function<void(pid_t)>& meanwhile = {}) {
-  const fs::path log = folder / "output.txt";
+  const fs::path logs[] = {folder / "errors.txt", folder / "output.txt"};
   std::fflush(nullptr);  // otherwise the child also writes what is buffered
   const pid_t child = fork();
   BOOST_REQUIRE(child >= 0);
   if (child == 0) {
-    if (chdir(folder.c_str()) != 0 || !std::freopen(log.c_str(), "w", stdout) || dup2(fileno(stdout), 2) < 0) _exit(126);
+    if (chdir(folder.c_str()) != 0 || !std::freopen(logs[0].c_str(), "w", stderr) ||
+        !std::freopen(logs[1].c_str(), "w", stdout))
+      _exit(126);
     std::vector<char*> words;
     for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
     words.push_back(nullptr);
@@ -77,8 +79,12 @@ inline Outcome run(const fs::path& folder, const std::vector<std::string>& comma
   if (meanwhile) meanwhile(child);
   int status = 0;
   BOOST_REQUIRE(waitpid(child, &status, 0) == child);
-  std::ifstream file(log);
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), {std::istreambuf_iterator<char>(file), {}}};
+  Outcome outcome = {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), {}};
+  for (const fs::path& log : logs) {
+    std::ifstream file(log);
+    outcome.output.append(std::istreambuf_iterator<char>(file), {});
+  }
+  return outcome;
 }
 
 /// Splits a command line without quotes into words.

@@ -99,7 +99,8 @@ BOOST_AUTO_TEST_CASE(the_tokens_are_those_of_the_whole_text) {
                      0);
   BOOST_TEST((read_file(folder / "p.bin") == read_file(folder / "t.bin")));
   BOOST_TEST((read_file(folder / "pv.bin") == read_file(folder / "tv.bin")));
-  BOOST_TEST(files_in(folder) == (std::vector<std::string>{"a", "b", "output.txt", "p.bin", "pv.bin", "t.bin", "tv.bin"}),
+  BOOST_TEST(files_in(folder) ==
+                 (std::vector<std::string>{"a", "b", "errors.txt", "output.txt", "p.bin", "pv.bin", "t.bin", "tv.bin"}),
              boost::test_tools::per_element());
 }
 
@@ -168,7 +169,7 @@ BOOST_AUTO_TEST_CASE(a_killed_run_goes_on) {
       fs::remove(folder / name);
       fs::remove(folder / ("t" + name.substr(4)));
     }
-    BOOST_TEST(files_in(folder).size() == 4u);  // the texts and the program's output
+    BOOST_TEST(files_in(folder).size() == 5u);  // the texts and the program's output
   }
 }
 
@@ -221,7 +222,7 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_is_not_gone_on_with) {
     BOOST_TEST(anew.code == 0, anew.output);
     BOOST_TEST(anew.says("t.bin.resume belongs to a run that cannot be resumed (" + why), anew.output);
     BOOST_TEST(anew.says("the whole text is tokenized again"), anew.output);
-    BOOST_TEST(files_in(folder) == (std::vector<std::string>{"a", "output.txt", "t.bin", "t.json"}),
+    BOOST_TEST(files_in(folder) == (std::vector<std::string>{"a", "errors.txt", "output.txt", "t.bin", "t.json"}),
                boost::test_tools::per_element());
   };
   kill_one();
