@@ -60,13 +60,15 @@ Processors count_of(const std::vector<std::int64_t>& users) {
 /// Returns the processors that this job may use on its node, regardless of this process's binding. To find them, a thread
 /// extends its own CPU affinity, which the control group limits. Slurm's SLURM_CPUS_ON_NODE is another limit.
 Processors processors_of_job() {
-  Processors all;
+  std::vector<std::int64_t> allowed = allowed_processors();  // not in the thread, which an exception would end
   std::thread([&] {
     cpu_set_t set;
     std::memset(&set, 0xff, sizeof set);
     static_cast<void>(sched_setaffinity(0, sizeof set, &set));
-    all = count_of(allowed_processors());
+    if (sched_getaffinity(0, sizeof set, &set) != 0) return;
+    for (std::size_t cpu = 0; cpu < allowed.size(); ++cpu) allowed[cpu] = CPU_ISSET(cpu, &set) ? 1 : 0;
   }).join();
+  const Processors all = count_of(allowed);
   const std::size_t given = number_in_environment("SLURM_CPUS_ON_NODE");
   return given > 0 ? Processors{std::min(all.count, given), std::min(all.cores, given)} : all;
 }

@@ -646,13 +646,11 @@ std::string OptionTable::help() const {
   if (topic == "all" || std::count(all.begin(), all.end(), '\n') <= 60) return all;  // two screens
   out += format("\nThe options that most runs need{}:\n{}\n", shared_with_.empty() ? "" : ", besides those of " + shared_with_,
                 list_options([](const Option& row) { return row.common_ && !row.shared_; }, Detail::brief));
-  return out +
-         wrap(format("See also: {0} --help SECTION for all options of a section ({1}, help), --help OPTION for one option, and "
-                     "--help "
-                     "all for all {2} options.",
-                     program_, small(format("{}", fmt::join(groups_, ", "))), rows_.size() + help_rows_.size()),
-              0, width) +
-         "\n";
+  const std::string more = format(
+      "See also: {0} --help SECTION for all options of a section ({1}, help), --help OPTION for one option, and --help all for "
+      "all {2} options.",
+      program_, small(format("{}", fmt::join(groups_, ", "))), rows_.size() + help_rows_.size());
+  return out + wrap(more, 0, width) + "\n";
 }
 
 std::string OptionTable::markdown() const {

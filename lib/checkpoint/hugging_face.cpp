@@ -10,7 +10,6 @@
 #include <map>
 #include <memory>
 #include <set>
-#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -359,8 +358,10 @@ fs::path take_tokenizer(const CheckpointReader& source, const fs::path& model, j
     if (vocabulary != source.config().vocab_size)
       return copy_by_hand(
           format("its vocabulary has {} tokens, but this model's has {}", vocabulary, source.config().vocab_size));
-  } catch (const std::runtime_error& why) {  // UserError, or a CallError of reading; the model is complete without that folder
-    return copy_by_hand(why.what());
+  } catch (const UserError& other) {
+    return copy_by_hand(other.what());
+  } catch (const CallError& failure) {  // reading the original folder failed; the model is complete without it
+    return copy_by_hand(failure.what());
   }
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
     if (theirs.contains(key)) config[key] = theirs[key];

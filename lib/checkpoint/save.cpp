@@ -48,12 +48,16 @@ constexpr const char* save_remedy =
 /// of the tensors (`bytes`) and advises the user.
 template <class Work>
 auto writing(const fs::path& what, std::uint64_t bytes, Work&& work) {
+  const auto could_not_write = [&](const std::exception& error) {
+    return RunError(format("{} with {} of tensors could not be written ({}); {}", what.string(),
+                           format_bytes(static_cast<double>(bytes)), error.what(), save_remedy));
+  };
   try {
     return work();
-  } catch (const std::exception& error) {
-    if (!dynamic_cast<const CallError*>(&error) && !dynamic_cast<const fs::filesystem_error*>(&error)) throw;
-    throw RunError(format("{} with {} of tensors could not be written ({}); {}", what.string(),
-                          format_bytes(static_cast<double>(bytes)), error.what(), save_remedy));
+  } catch (const CallError& error) {
+    throw could_not_write(error);
+  } catch (const fs::filesystem_error& error) {
+    throw could_not_write(error);
   }
 }
 

@@ -182,7 +182,10 @@ void read_numbers(const h5::Node& node, const char* attribute, const char* what,
   const json numbers = parse_json(node.read_text(attribute));
   each_number(state.emplace(), [&](const char* key, auto& number) {
     const json found = numbers.is_object() ? numbers.value(key, json()) : json();
-    if (std::is_integral_v<std::remove_reference_t<decltype(number)>> ? !found.is_number_integer() : !found.is_number())
+    using Number = std::remove_reference_t<decltype(number)>;
+    if (std::is_unsigned_v<Number>   ? !found.is_number_unsigned()
+        : std::is_integral_v<Number> ? !found.is_number_integer()
+                                     : !found.is_number())
       throw UserError(format("the checkpoint's {} cannot be read ('{}' is missing); use another checkpoint", what, key));
     found.get_to(number);
   });

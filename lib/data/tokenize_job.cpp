@@ -240,7 +240,10 @@ void TokenizeJob::open_writers() {
       notes_.start_anew("its notes are damaged");
     }
     for (const auto& [key, number] : numbers()) *number = 0;
-    for (Part* const part : {&train_, &valid_}) part->mask.reset(), *part = {};
+    for (Part* const part : {&train_, &valid_}) {
+      part->mask.reset();  // before the writer of the tokens
+      *part = {};
+    }
   }
   open_all();
   // The writers hold locks, so no other process uses these notes now.

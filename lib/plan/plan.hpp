@@ -292,7 +292,7 @@ struct Plan {
   std::vector<SpaceUse> spaces;
   std::size_t peak_bytes = 0;  // the largest amount of device memory in use at one time
   std::size_t bytes_in(const Space& space) const;
-  /// offloaded_bytes() counts offloaded state, and batch_bytes() counts batches and results, in host memory.
+  /// offloaded_bytes() counts offloaded state in all spaces, and batch_bytes() counts batches and results in host memory.
   std::size_t offloaded_bytes() const;
   std::size_t batch_bytes() const;
 

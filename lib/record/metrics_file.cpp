@@ -260,9 +260,11 @@ TakenUp take_up_metrics(const std::filesystem::path& path, const GoesOnAt& at, b
       if (type == "valid" && !segment.loss) segment.loss = number_at(line, "loss");
       segment.sampled |= type == "sample";
     }
-    const std::string now = format("\"type\":\"{}\"", type);  // it is replaced by a text of the same length
-    if (const std::size_t where = text.find(now); lost && where != text.npos)
-      segment.marks.emplace_back(place + where, format("{:<{}}", "\"type\":\"lost\"", now.size()));
+    if (lost) {
+      const std::string now = format("\"type\":\"{}\"", type);  // it is replaced by a text of the same length
+      if (const std::size_t where = text.find(now); where != text.npos)
+        segment.marks.emplace_back(place + where, format("{:<{}}", "\"type\":\"lost\"", now.size()));
+    }
     if (type != "start") return true;
     if (!is_start_of(line, at.save_dir)) {  // the lines in `segment` belong to another run
       segment = {};

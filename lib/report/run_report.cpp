@@ -104,7 +104,10 @@ std::vector<Run> read_named_runs(const std::vector<std::filesystem::path>& paths
 }
 
 std::vector<Run> with_parts(std::vector<Run> runs) {
-  for (Run& run : runs) run.trace = find_trace(run), run.flight = find_flight(run);
+  for (Run& run : runs) {
+    run.trace = find_trace(run);
+    run.flight = find_flight(run);
+  }
   return runs;
 }
 

@@ -40,9 +40,8 @@ UserError refuse(std::string_view expression, std::string_view why) {
 /// Returns the characters of a property such as "L", "Lu", "Han", "Hani" or "word" that PCRE2 does not know, written for use
 /// inside [ ].
 std::string newer_of(std::string_view property) {
-  const UProperty of = UCHAR_SCRIPT;
-  const int script = u_getPropertyValueEnum(of, std::string(property).c_str());  // of a short name, too
-  const char* const whole = script < 0 ? nullptr : u_getPropertyValueName(of, script, U_LONG_PROPERTY_NAME);
+  const int script = u_getPropertyValueEnum(UCHAR_SCRIPT, std::string(property).c_str());  // a short name has one, too
+  const char* const whole = script < 0 ? nullptr : u_getPropertyValueName(UCHAR_SCRIPT, script, U_LONG_PROPERTY_NAME);
   if (whole && plain(whole) != plain(property)) return newer_of(whole);
   if (plain(property) == "lc") return newer_of("Lu") + newer_of("Ll");
   std::string all;

@@ -3,6 +3,8 @@
 #include <boost/test/unit_test.hpp>
 
 #include <numeric>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/error.hpp"
@@ -122,9 +124,11 @@ BOOST_AUTO_TEST_CASE(what_was_damaged_is_not_gone_on_with) {
   };
   const auto llmc = [&](const nlohmann::json& state) { return make_writer("llm.c", folder / "t.bin", 256, state, 20); };
   const auto indexed = [&](const nlohmann::json& state) { return make_writer("megatron", folder / "i.bin", 256, state); };
-  for (const auto& [name, at] :
-       {std::pair("t.bin.fsdp-tmp-1", 1024 + 7), {"t.bin.fsdp-tmp-2", 8}, {"t.bin.fsdp-tmp-3", 1024 + 33}})
-    CHECK_CONTAINS(damaged(name, static_cast<std::size_t>(at), llmc), "changed since ");
+  const std::string of_file = "has changed since it was written", of_header = "have changed since they were written";
+  for (const auto& [name, at, message] : {std::tuple("t.bin.fsdp-tmp-1", 1024 + 7, of_file),
+                                          {"t.bin.fsdp-tmp-2", 8, of_header},
+                                          {"t.bin.fsdp-tmp-3", 1024 + 33, of_file}})
+    CHECK_CONTAINS(damaged(name, static_cast<std::size_t>(at), llmc), message);
   for (const auto& [name, at] : {std::pair("i.bin.fsdp-tmp-1", 3), {"i.idx.fsdp-tmp-1", 34}})
     CHECK_CONTAINS(damaged(name, static_cast<std::size_t>(at), indexed), "has changed since it was written");
 }
