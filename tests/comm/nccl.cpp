@@ -73,8 +73,8 @@ void on_gpus(const Ranks& ranks, const DeviceCommOptions& options, const std::fu
   run_ranks(ranks.size, of_rank, ranks.per_node);
 }
 
-/// Runs a collective on all ranks and waits for it. Ranks come together first: on a shared GPU, a release of memory waits for the
-/// collectives of all ranks, so a rank that still releases the memory of an earlier collective would never start this one.
+/// Runs a collective on all ranks and waits for it. Ranks come together first: on a shared GPU, a release of memory waits for
+/// the collectives of all ranks, so a rank that still releases the memory of an earlier collective would never start this one.
 void on_all(Rank& rank, const std::function<void()>& run) {
   rank.host.barrier();
   on_stream(rank.stream, run);

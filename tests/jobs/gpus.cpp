@@ -33,8 +33,8 @@ std::vector<std::string> options(const std::string& name, const std::string& mor
                name + ".jsonl --save-dir " + name + (more.find("--device") == more.npos ? " --device cuda " : " ") + more);
 }
 
-/// Runs on `devices` devices of the double, or on real GPUs. Only the last rank gets `environment`. With FSDP_TEST_AS_NODES, NCCL
-/// takes each rank for a node.
+/// Runs on `devices` devices of the double, or on real GPUs. Only the last rank gets `environment`. With FSDP_TEST_AS_NODES,
+/// NCCL takes each rank for a node.
 Outcome train(const fs::path& folder, int np, int devices, const std::string& name, const std::string& more,
               const std::function<void(pid_t)>& meanwhile = {}, const std::string& environment = {}) {
   if (!wants_real_gpu()) {
@@ -93,8 +93,8 @@ BOOST_AUTO_TEST_CASE(canonical_sums_have_the_bits_of_every_other_way) {
     const Outcome automatic = train(folder, np, 4, "auto" + std::to_string(np), "--max-update 4 --sum-order library");
     BOOST_TEST_REQUIRE(automatic.code == 0, automatic.output);
     BOOST_TEST(automatic.says(", sums in the library's order"), automatic.output);
-    const Outcome shared =
-        train(folder, np, 1, "shared" + std::to_string(np), std::string("--max-update 4") + (wants_real_gpu() ? " --comm mpi" : ""));
+    const Outcome shared = train(folder, np, 1, "shared" + std::to_string(np),
+                                 std::string("--max-update 4") + (wants_real_gpu() ? " --comm mpi" : ""));
     BOOST_TEST_REQUIRE(shared.code == 0, shared.output);
     BOOST_TEST(shared.says("collectives of GPUs: through host memory (" +
                            std::string(wants_real_gpu() ? "as requested" : "ranks 0 and 1 share a GPU")),
@@ -134,7 +134,8 @@ BOOST_AUTO_TEST_CASE(nccl_runs_on_a_shared_gpu_for_tests_only) {
     BOOST_TEST(outcome.code != 0);
     BOOST_TEST(outcome.times_said(message) == 1u, outcome.output);
   };
-  refused("NCCL 2.28.9 is too old to run several ranks on one GPU, which FSDP_NCCL_SHARED_GPU asks for (2.30 or newer is needed");
+  refused(
+      "NCCL 2.28.9 is too old to run several ranks on one GPU, which FSDP_NCCL_SHARED_GPU asks for (2.30 or newer is needed");
   {
     const Variables nodes = {{"FSDP_TEST_AS_NODES", "1"}};
     const Outcome outcome = train(folder, 2, 1, "nodes", "--max-update 3 --comm nccl");

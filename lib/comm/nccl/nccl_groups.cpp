@@ -80,14 +80,14 @@ void require_group_aborts() {
                version()));
 }
 
-/// Tests set FSDP_NCCL_SHARED_GPU to run several ranks on a GPU. Before 2.30, NCCL does so only if it takes the ranks for ranks of
-/// different nodes. Newer versions refuse the ranks, with a message, if NCCL_MULTI_RANK_GPU_ENABLE is missing.
+/// Tests set FSDP_NCCL_SHARED_GPU to run several ranks on a GPU. Before 2.30, NCCL does so only if it takes the ranks for ranks
+/// of different nodes. Newer versions refuse the ranks, with a message, if NCCL_MULTI_RANK_GPU_ENABLE is missing.
 void require_shared_gpus() {
   if (std::getenv("FSDP_NCCL_SHARED_GPU") && !std::getenv("NCCL_HOSTID") && version_code() < 23000)
-    throw UserError(
-        format("NCCL {} is too old to run several ranks on one GPU, which FSDP_NCCL_SHARED_GPU asks for (2.30 or newer is needed, "
-               "with NCCL_MULTI_RANK_GPU_ENABLE=1); load a newer one, or set NCCL_HOSTID to another name for each rank",
-               version()));
+    throw UserError(format(
+        "NCCL {} is too old to run several ranks on one GPU, which FSDP_NCCL_SHARED_GPU asks for (2.30 or newer is needed, "
+        "with NCCL_MULTI_RANK_GPU_ENABLE=1); load a newer one, or set NCCL_HOSTID to another name for each rank",
+        version()));
 }
 
 // --- Memory ---

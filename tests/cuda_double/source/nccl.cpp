@@ -57,8 +57,8 @@ struct Seat {
   std::atomic<std::uint64_t> hosts, streams;  // how often this rank's have arrived
   int ranks, device;
   std::array<char, 32> host;  // NCCL_HOSTID
-  int color, key;  // of a split
-  Id part;         // of which this rank may be the first
+  int color, key;             // of a split
+  Id part;                    // of which this rank may be the first
   Order order;
 };
 
