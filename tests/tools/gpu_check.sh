@@ -70,7 +70,7 @@ if [[ -z $double ]]; then
   # Every option of the list is one of our programs, or of the other programs that items start.
   others='run_test tool target-processes error-exitcode trace stats force-overwrite output standalone nproc-per-node recompute updates'
   while read -r option; do
-    grep -qE -- "\`${option}[ \`=]" "$repository/docs/options.md" || grep -qxF -- "${option#--}" <(tr ' ' '\n' <<<"$others") || fail "$option is no option"
+    awk -F ' [|] ' 'NF >= 3' "$repository/docs/options.md" | grep -E -- "\`${option}[ \`=]" >/dev/null || grep -qxF -- "${option#--}" <(tr ' ' '\n' <<<"$others") || fail "$option is no option"
   done < <(sed -n '/^# --- The list/,/^noting=false$/p' "$gpu_check" | grep -v '^ *#' | grep -oE -- '--[a-z][a-z0-9_-]+' | sort -u)
   run 77 --build "$build" --pending
   on_page '^  step.1.3B +not run +good: 50 % or more$'
