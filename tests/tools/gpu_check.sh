@@ -73,7 +73,7 @@ if [[ -z $double ]]; then
     awk -F ' [|] ' 'NF >= 3' "$repository/docs/options.md" | grep -E -- "\`${option}[ \`=]" >/dev/null || grep -qxF -- "${option#--}" <(tr ' ' '\n' <<<"$others") || fail "$option is no option"
   done < <(sed -n '/^# --- The list/,/^noting=false$/p' "$gpu_check" | grep -v '^ *#' | grep -oE -- '--[a-z][a-z0-9_-]+' | sort -u)
   run 77 --build "$build" --pending
-  on_page '^  step.1.3B +not run +good: 50 % or more$'
+  on_page '^  step.1.3B.cudnn +not run +good: 50 % or more$'
   on_page 'by fsdp-plan, for h200, from datasheets'
 
   run 2 --only
