@@ -13,7 +13,7 @@ using namespace fsdp::test;
 namespace {
 
 /// The number of ranks in jobs that lose one.
-int ranks_of_lost_jobs() { return wants_real_gpu() ? std::min(8, gpus_or_skip(2)) : 3; }
+int ranks_of_lost_jobs() { return ranks_of_nccl(wants_real_gpu() ? 8 : 3); }
 
 /// With this many layers, an update has more launches than CUDA queues before it blocks the host.
 const std::string deep = "--decoder-layers 32 ";
@@ -33,7 +33,8 @@ std::vector<std::string> options(const std::string& name, const std::string& mor
                name + ".jsonl --save-dir " + name + (more.find("--device") == more.npos ? " --device cuda " : " ") + more);
 }
 
-/// Runs on `devices` devices of the double, or on real GPUs. Only the last rank gets `environment`.
+/// Runs on `devices` devices of the double, or on real GPUs. Only the last rank gets `environment`. With FSDP_TEST_AS_NODES,
+/// NCCL takes each rank for a node.
 Outcome train(const fs::path& folder, int np, int devices, const std::string& name, const std::string& more,
               const std::function<void(pid_t)>& meanwhile = {}, const std::string& environment = {}) {
   if (!wants_real_gpu()) {
@@ -42,9 +43,10 @@ Outcome train(const fs::path& folder, int np, int devices, const std::string& na
   }
   const std::string of_last = "if [ $OMPI_COMM_WORLD_RANK = " + std::to_string(np - 1) + " ]; then export " +
                               (environment.empty() ? "NOTHING=" : environment) + "; fi; ";
+  const std::string as_nodes = std::getenv("FSDP_TEST_AS_NODES") ? "export NCCL_HOSTID=node-$OMPI_COMM_WORLD_RANK; " : "";
   return run(folder,
              mpirun(np, "fsdp-train", options(name, more),
-                    {"sh", "-c", of_last + "echo $$ > pid.$OMPI_COMM_WORLD_RANK; exec \"$@\"", "sh"}),
+                    {"sh", "-c", as_nodes + of_last + "echo $$ > pid.$OMPI_COMM_WORLD_RANK; exec \"$@\"", "sh"}),
              meanwhile);
 }
 
@@ -82,22 +84,73 @@ std::function<void(pid_t)> signal_to_rank_1(const fs::path& folder, const std::s
 BOOST_AUTO_TEST_CASE(canonical_sums_have_the_bits_of_every_other_way) {
   const auto folder = fresh_folder();
   for (const int np : {2, 4}) {
+    if (np > ranks_of_nccl(4)) continue;
     const std::string ranks = std::to_string(np) + " ";
     const Outcome nccl = train(folder, np, 4, "nccl" + std::to_string(np), "--max-update 4 --comm nccl");
     BOOST_TEST_REQUIRE(nccl.code == 0, nccl.output);
-    BOOST_TEST(nccl.says("collectives of GPUs: NCCL 2.28.9, sums in canonical order"), nccl.output);
+    BOOST_TEST(nccl.says("collectives of GPUs: NCCL 2."), nccl.output);
+    BOOST_TEST(nccl.says(", sums in canonical order"), nccl.output);
     const Outcome automatic = train(folder, np, 4, "auto" + std::to_string(np), "--max-update 4 --sum-order library");
     BOOST_TEST_REQUIRE(automatic.code == 0, automatic.output);
-    BOOST_TEST(automatic.says("collectives of GPUs: NCCL 2.28.9, sums in the library's order"), automatic.output);
-    const Outcome shared = train(folder, np, 1, "shared" + std::to_string(np), "--max-update 4");
+    BOOST_TEST(automatic.says(", sums in the library's order"), automatic.output);
+    const Outcome shared = train(folder, np, 1, "shared" + std::to_string(np),
+                                 std::string("--max-update 4") + (wants_real_gpu() ? " --comm mpi" : ""));
     BOOST_TEST_REQUIRE(shared.code == 0, shared.output);
-    BOOST_TEST(shared.says("collectives of GPUs: through host memory (ranks 0 and 1 share a GPU)"), shared.output);
+    BOOST_TEST(shared.says("collectives of GPUs: through host memory (" +
+                           std::string(wants_real_gpu() ? "as requested" : "ranks 0 and 1 share a GPU")),
+               shared.output);
     const auto by_nccl = losses(folder, "nccl" + std::to_string(np)), by_host = losses(folder, "shared" + std::to_string(np)),
                by_library = losses(folder, "auto" + std::to_string(np));
     BOOST_TEST_REQUIRE(by_nccl.size() == 4u);
     BOOST_TEST(by_nccl == by_host, ranks << "ranks");
     BOOST_TEST_REQUIRE(by_library.size() == 4u);
     for (std::size_t u = 0; u < by_nccl.size(); ++u) BOOST_TEST(std::abs(by_nccl[u] - by_library[u]) < 1e-5);
+  }
+}
+
+namespace {
+
+/// Sets environment variables while it lives.
+struct Variables {
+  Variables(std::initializer_list<std::pair<const char*, const char*>> variables) : set(variables) {
+    for (const auto& [name, value] : set) ::setenv(name, value, 1);
+  }
+  ~Variables() {
+    for (const auto& [name, value] : set) ::unsetenv(name);
+  }
+  const std::vector<std::pair<const char*, const char*>> set;
+};
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(nccl_runs_on_a_shared_gpu_for_tests_only) {
+  const auto folder = fresh_folder();
+  const Outcome host = train(folder, 2, 1, "host", "--max-update 3 --comm mpi");
+  BOOST_TEST_REQUIRE(host.code == 0, host.output);
+  const auto expected = losses(folder, "host");
+  const Variables shared = {{"FSDP_NCCL_SHARED_GPU", "1"}};
+  const auto refused = [&](const std::string& message) {
+    const Outcome outcome = train(folder, 2, 1, "refused", "--max-update 1 --comm nccl");
+    BOOST_TEST(outcome.code != 0);
+    BOOST_TEST(outcome.times_said(message) == 1u, outcome.output);
+  };
+  refused(
+      "NCCL 2.28.9 is too old to run several ranks on one GPU, which FSDP_NCCL_SHARED_GPU asks for (2.30 or newer is needed");
+  {
+    const Variables nodes = {{"FSDP_TEST_AS_NODES", "1"}};
+    const Outcome outcome = train(folder, 2, 1, "nodes", "--max-update 3 --comm nccl");
+    BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+    BOOST_TEST(losses(folder, "nodes") == expected);
+  }
+  const Variables newer = {{"FSDP_CUDA_DOUBLE_NCCL_VERSION", "23007"}};
+  refused("Set NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this configuration");
+  const Variables enabled = {{"NCCL_MULTI_RANK_GPU_ENABLE", "1"}};
+  for (const int np : {2, 4}) {
+    const std::string name = "shared" + std::to_string(np);
+    const Outcome outcome = train(folder, np, 1, name, "--max-update 3 --comm nccl");
+    BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+    BOOST_TEST(outcome.says("collectives of GPUs: NCCL 2.30.7, sums in canonical order"), outcome.output);
+    if (np == 2) BOOST_TEST(losses(folder, name) == expected);
   }
 }
 
