@@ -143,12 +143,14 @@ std::string on_the_host(const PlanTable& table, const PlanVariant& variant) {
 
 std::string options_of(const PlanTable& table, const PlanRow& row, bool recompute) {
   const PlanVariant& variant = row.variant(recompute);
-  const std::string blocks = !recompute                             ? ""
+  const std::string blocks = !recompute                                ? ""
                              : !recomputes_first_blocks(table.options) ? " --checkpoint-activations"
                              : variant.recomputed_blocks == 0          ? ""
-                                                                       : format(" --recompute-num-layers {}", variant.recomputed_blocks);
+                                                              : format(" --recompute-num-layers {}", variant.recomputed_blocks);
   return format("--sharding-strategy {}{}{}", row.placement->name, blocks,
-                variant.model == table.model || !table.fits(variant) ? "" : format(" --memory-limit {}", table.options.train.memory_limit));
+                variant.model == table.model || !table.fits(variant)
+                    ? ""
+                    : format(" --memory-limit {}", table.options.train.memory_limit));
 }
 
 /// Returns a sentence about the variant with the shortest predicted time among those that fit.
@@ -493,7 +495,10 @@ nlohmann::json to_json(const PlanTable& table) {
     for (const bool recompute : {false, true}) {
       const PlanVariant& v = row.variant(recompute);
       nlohmann::json& variant = json[recompute ? "recomputing" : "keeping"];
-      variant = {{"memory", memory_json(v.memory)}, {"traffic", traffic_json(v.traffic)}, {"fits", table.fits(v)}, {"recomputed_blocks", v.recomputed_blocks}};
+      variant = {{"memory", memory_json(v.memory)},
+                 {"traffic", traffic_json(v.traffic)},
+                 {"fits", table.fits(v)},
+                 {"recomputed_blocks", v.recomputed_blocks}};
       if (o.gpu) variant["prediction"] = prediction_json(table, v.step);
     }
     out["strategies"].push_back(std::move(json));

@@ -73,9 +73,7 @@ void settle(PlanTableOptions& o) {
                  "--nodes 1, or --device cuda instead of --gpu",
                  o.gpu->name));
   }
-  o.memory_limit = o.train.memory_limit > 0 ? o.train.memory_limit
-                   : o.gpu                  ? static_cast<std::size_t>(o.gpu->memory_bytes)
-                                            : 0;
+  o.memory_limit = o.train.memory_limit > 0 ? o.train.memory_limit : o.gpu ? static_cast<std::size_t>(o.gpu->memory_bytes) : 0;
   if (o.train.recompute_num_layers == "auto" && o.memory_limit == 0)
     throw UserError("--recompute-num-layers auto has no memory to fit (a plan has no device); give --memory-limit or --gpu");
   // By default a run uses one thread per core of a rank; here the cores of the cluster are unknown.

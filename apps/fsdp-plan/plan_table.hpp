@@ -36,12 +36,12 @@ OptionTable plan_option_table(PlanTableOptions& options);
 
 /// A strategy with or without recomputation of activations.
 struct PlanVariant {
-  MemoryAccount memory;                // of rank 0, which has the largest snapshot for a save; without the buffers of --trace
-  ClusterTraffic traffic;              // of one update
-  StepPrediction step;                 // only with --gpu
+  MemoryAccount memory;    // of rank 0, which has the largest snapshot for a save; without the buffers of --trace
+  ClusterTraffic traffic;  // of one update
+  StepPrediction step;     // only with --gpu
   std::shared_ptr<const Transformer> model;  // with smaller pieces of logits than the table's if train.memory_limit asks for it
   std::size_t recomputed_blocks = 0;         // of --recompute-num-layers
-  bool keeps_whole_gradients = false;  // true if a rank accumulates whole gradients, besides those of its shard
+  bool keeps_whole_gradients = false;        // true if a rank accumulates whole gradients, besides those of its shard
 };
 
 /// A strategy.

@@ -361,7 +361,8 @@ MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& opti
     check_sharding(*built, sharding, ranks);
     if (trained.recompute_num_layers == "auto" && trained.memory_limit == 0)
       throw UserError(
-          "recompute_num_layers \"auto\" takes the memory that is free in a job (here is none); give memory_limit, or a number");
+          "recompute_num_layers \"auto\" takes the memory that is free in a job (here is none); give memory_limit, or a "
+          "number");
     const Placement& placement = find_placement(sharding.strategy);
     if (placement.axis == ShardAxis::group && options.shard_group_size == 0)
       throw UserError(
@@ -422,8 +423,8 @@ Weights weights_of(bool use_ema) { return use_ema ? Weights::average : Weights::
 FileLists files_of(const CheckpointReader* checkpoint) { return checkpoint ? FileLists{checkpoint->files()} : FileLists(); }
 
 TrainOptions agreed_options(const FsdpOptions& options, Job::Parts& job) {
-  TrainOptions agreed = agree(
-      *job.world, [&] { return train_options_of(options, job.rank.device->kind(), job.world->size(), job.comm); });
+  TrainOptions agreed =
+      agree(*job.world, [&] { return train_options_of(options, job.rank.device->kind(), job.world->size(), job.comm); });
   const std::size_t free = free_memory_of_a_rank(job.rank, *job.world);
   if (agreed.recompute_num_layers == "auto" && agreed.memory_limit == 0) agreed.recompute_to_fit = free;
   return agreed;

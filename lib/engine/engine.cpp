@@ -39,18 +39,17 @@ std::shared_ptr<const Model> Engine::fit_memory() {
         mesh_shape(placement, world_.size(),
                    placement.axis == ShardAxis::group && sharding.shard_group_size == 0 ? narrow<int>(of_node)
                                                                                         : sharding.shard_group_size);
-    const Cluster cluster = ranks % of_node == 0 ? Cluster{narrow<int>(ranks / of_node), narrow<int>(of_node)}
-                                                 : Cluster{1, world_.size()};
+    const Cluster cluster =
+        ranks % of_node == 0 ? Cluster{narrow<int>(ranks / of_node), narrow<int>(of_node)} : Cluster{1, world_.size()};
     const FittedPlan fitted = fit_plan(described_, options_, mesh, cluster, {.snapshot = saves_meanwhile_});
     if (!fitted.fits) {
       const auto bytes = [](std::size_t n) { return format_bytes(static_cast<double>(n)); };
       const bool limited = options_.memory_limit > 0;
-      throw UserError(format("a rank needs {}{}, and {} are {}; use more ranks, a smaller `micro-batch` or {}",
-                             bytes(fitted.memory.total()),
-                             options_.recompute_to_fit > 0 ? " even if all blocks are recomputed" : "",
-                             bytes(limited ? options_.memory_limit : options_.recompute_to_fit),
-                             limited ? "allowed (`memory limit`)" : "free",
-                             options_.recompute_to_fit > 0 ? "`sequence length`" : "`recomputation of activations`"));
+      throw UserError(format(
+          "a rank needs {}{}, and {} are {}; use more ranks, a smaller `micro-batch` or {}", bytes(fitted.memory.total()),
+          options_.recompute_to_fit > 0 ? " even if all blocks are recomputed" : "",
+          bytes(limited ? options_.memory_limit : options_.recompute_to_fit), limited ? "allowed (`memory limit`)" : "free",
+          options_.recompute_to_fit > 0 ? "`sequence length`" : "`recomputation of activations`"));
     }
     sharding.plan.recomputed_blocks = fitted.recomputed_blocks;
     return fitted.model;

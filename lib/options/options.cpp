@@ -687,11 +687,13 @@ void add_memory_options(OptionTable& table, TrainOptions& o) {
             "N.")
       .sets("number of recomputed blocks");
   table
-      .size("memory-limit", "SIZE", o.memory_limit,
-            "Memory of a rank, on a GPU or a CPU. Pieces of logits get smaller if a rank needs more (not with --invariant, because "
-            "the bits then differ), and the program ends before it trains if that is not enough. fsdp-plan marks the strategies "
-            "that fit, and names the one of them that communicates least.",
-            std::size_t{1} << 20)
+      .size(
+          "memory-limit", "SIZE", o.memory_limit,
+          "Memory of a rank, on a GPU or a CPU. Pieces of logits get smaller if a rank needs more (not with --invariant, "
+          "because "
+          "the bits then differ), and the program ends before it trains if that is not enough. fsdp-plan marks the strategies "
+          "that fit, and names the one of them that communicates least.",
+          std::size_t{1} << 20)
       .unset("no limit")
       .sets("memory limit");
   add_offload_options(table, sharding);

@@ -214,7 +214,7 @@ struct PlanOptions {
   std::size_t checkpoint_every = 1;  // policy `block`: blocks per segment; only the input of a segment is stored
   // Recompute this many of the first blocks, instead of checkpoint_activations. The last block is never recomputed.
   std::size_t recomputed_blocks = 0;
-  std::size_t parameter_slots = 2;   // the most units gathered at a time, besides units that stay gathered (rate limiter)
+  std::size_t parameter_slots = 2;  // the most units gathered at a time, besides units that stay gathered (rate limiter)
   std::size_t gradient_slots = 2;
   bool reduces = true;  // false: one rank, which has nothing to reduce
   BackwardPrefetch backward_prefetch = BackwardPrefetch::pre;

@@ -301,11 +301,11 @@ Engine make_engine(const RunContext& run, const Origin& origin, const Machine& m
     agree(run.world, [&] {
       if (!machine.device && !is_host(machine.kind) && options.memory_limit == 0)
         throw UserError(
-            "--recompute-num-layers auto needs the memory of a GPU (a dry run does not look for one); give --memory-limit SIZE, "
+            "--recompute-num-layers auto needs the memory of a GPU (a dry run does not look for one); give --memory-limit "
+            "SIZE, "
             "or the number of blocks");
     });
-    options.recompute_to_fit =
-        options.memory_limit > 0 ? options.memory_limit : free_memory_of_a_rank(machine, run.world);
+    options.recompute_to_fit = options.memory_limit > 0 ? options.memory_limit : free_memory_of_a_rank(machine, run.world);
   }
   const auto require_held = [lock] {
     if (lock) lock->require_held();

@@ -237,9 +237,9 @@ BOOST_AUTO_TEST_CASE(a_prediction_is_printed_as_one) {
   BOOST_TEST(figures_of("NVIDIA H200 NVL (compute capability 9.0, 141 GiB)")->name == "h200-nvl");
   BOOST_TEST(figures_of("NVIDIA H200 (compute capability 9.0, 141 GiB)")->name == "h200");
   // The memory is what the driver reports, rounded.
-  const std::map<std::string_view, double> gib = {{"a100", 79.2},      {"a100-40gb", 39.5}, {"a100-pcie", 79.2}, {"a100-pcie-40gb", 39.5},
-                                                  {"h100", 79.2},      {"h100-pcie", 79.2}, {"h100-nvl", 93.0},  {"h200", 139.8},
-                                                  {"h200-nvl", 139.8}, {"rtx4090", 23.7}};
+  const std::map<std::string_view, double> gib = {
+      {"a100", 79.2},      {"a100-40gb", 39.5}, {"a100-pcie", 79.2}, {"a100-pcie-40gb", 39.5}, {"h100", 79.2},
+      {"h100-pcie", 79.2}, {"h100-nvl", 93.0},  {"h200", 139.8},     {"h200-nvl", 139.8},      {"rtx4090", 23.7}};
   for (const GpuFigures& gpu : known_gpus())
     if (const auto found = gib.find(gpu.name); found != gib.end())
       BOOST_TEST(std::abs(gpu.memory_bytes / (1 << 30) - found->second) < 1e-9, gpu.name);
@@ -357,8 +357,9 @@ BOOST_AUTO_TEST_CASE(blocks_that_fit) {
   BOOST_TEST(full.recomputing.recomputed_blocks == 1u);
   BOOST_TEST((full.recomputing.model != chosen.model));
   const PlanChoice least = *chosen.least_communicating();
-  CHECK_CONTAINS(describe(chosen), format("{} --recompute-num-layers {} --memory-limit {}\n", chosen.rows[least.row].placement->name,
-                                          chosen.rows[least.row].recomputing.recomputed_blocks, limit));
+  CHECK_CONTAINS(describe(chosen),
+                 format("{} --recompute-num-layers {} --memory-limit {}\n", chosen.rows[least.row].placement->name,
+                        chosen.rows[least.row].recomputing.recomputed_blocks, limit));
   BOOST_TEST(plan_of_chosen(chosen, true).plan.peak_bytes == full.recomputing.memory.plan);
   BOOST_TEST(row_of(with("--recompute-num-layers", "auto", enough), "full").recomputing.recomputed_blocks == 0u);
 }

@@ -167,6 +167,7 @@ BOOST_AUTO_TEST_CASE(pieces_of_logits_get_smaller_for_a_memory_limit) {
 BOOST_AUTO_TEST_CASE(more_recomputed_blocks_than_there_are) {
   EngineOptions options = of_large_batches(DeviceKind::cpu);
   options.sharding.plan.recomputed_blocks = 8;
-  CHECK_CONTAINS(with_option_names(message_of([&] { check_sharding(*with_large_logits(DeviceKind::cpu), options.sharding, 1); })),
-                 "8 blocks cannot be recomputed (the model has 7); lower --recompute-num-layers");
+  CHECK_CONTAINS(
+      with_option_names(message_of([&] { check_sharding(*with_large_logits(DeviceKind::cpu), options.sharding, 1); })),
+      "8 blocks cannot be recomputed (the model has 7); lower --recompute-num-layers");
 }

@@ -182,7 +182,8 @@ BOOST_AUTO_TEST_CASE(recomputed_blocks_are_chosen_by_the_memory) {
   for (const char* options : {"--memory-limit 1MiB", "--memory-limit 1MiB --recompute-num-layers auto"}) {
     const Outcome nothing = start(options);
     BOOST_TEST(nothing.code != 0);
-    BOOST_TEST(nothing.says("and 1.00 MiB are allowed (--memory-limit); use more ranks, a smaller --batch-size or --"), nothing.output);
+    BOOST_TEST(nothing.says("and 1.00 MiB are allowed (--memory-limit); use more ranks, a smaller --batch-size or --"),
+               nothing.output);
   }
   const Outcome too_many = start("--recompute-num-layers 7");
   BOOST_TEST(too_many.code != 0);

@@ -495,7 +495,8 @@ BOOST_AUTO_TEST_CASE(options_that_would_change_nothing) {
   CHECK_CONTAINS(error({"--wrap-policy", "custom"}), "has no units");
   CHECK_CONTAINS(error({"--checkpoint-every", "2"}), "--checkpoint-every changes nothing");
   CHECK_CONTAINS(error({"--recompute-num-layers", "2", "--checkpoint-every", "2"}), "--checkpoint-every changes nothing");
-  CHECK_CONTAINS(error({"--recompute-num-layers", "2", "--checkpoint-policy", "selective"}), "--checkpoint-policy changes nothing");
+  CHECK_CONTAINS(error({"--recompute-num-layers", "2", "--checkpoint-policy", "selective"}),
+                 "--checkpoint-policy changes nothing");
   BOOST_TEST(options({"--wrap-policy", "size", "--min-num-params", "2M"}).sharding.wrap.min_num_params == 2000000u);
 }
 

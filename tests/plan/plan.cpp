@@ -181,8 +181,8 @@ BOOST_AUTO_TEST_CASE(recomputation_and_sharding_save_memory) {
   BOOST_TEST(peak("none", 4, false) == peak("none", 1, false));
 }
 
-// The first N blocks are recomputed, in one buffer for saved activations; each kept block but the first has its own. All but the
-// last block are those of checkpoint_activations.
+// The first N blocks are recomputed, in one buffer for saved activations; each kept block but the first has its own. All but
+// the last block are those of checkpoint_activations.
 BOOST_AUTO_TEST_CASE(the_first_blocks_are_recomputed) {
   const auto recomputed = [](const Plan& plan) {
     std::vector<int> blocks;
@@ -210,11 +210,9 @@ BOOST_AUTO_TEST_CASE(the_first_blocks_are_recomputed) {
 // One rank has no reductions. Its fp32 gradients have slots only if they are rounded: one slot if recomputation hides that.
 BOOST_AUTO_TEST_CASE(one_rank_has_no_slots_for_reductions) {
   const auto slots = [](const char* strategy, int ranks, const UnitTypes& types, std::size_t recomputed = 3) {
-    const Plan plan =
-        build(strategy, 4, ranks, {.recomputed_blocks = recomputed}, {}, {}, adamw_optimizer(), types).plan;
-    return std::count_if(plan.buffers.begin(), plan.buffers.end(), [](const PlanBuffer& buffer) {
-      return buffer.name == "Q0" || buffer.name == "Q1";
-    });
+    const Plan plan = build(strategy, 4, ranks, {.recomputed_blocks = recomputed}, {}, {}, adamw_optimizer(), types).plan;
+    return std::count_if(plan.buffers.begin(), plan.buffers.end(),
+                         [](const PlanBuffer& buffer) { return buffer.name == "Q0" || buffer.name == "Q1"; });
   };
   for (const char* strategy : {"full", "grad-op", "optim", "none"}) {
     BOOST_TEST(slots(strategy, 1, {}) == 0, strategy);
