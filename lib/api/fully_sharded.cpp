@@ -100,6 +100,8 @@ std::vector<Field> fields_of(const FsdpOptions& o) {
           {"checkpoint-activations", "activation_checkpointing", text(o.activation_checkpointing)},
           {"checkpoint-policy", "checkpoint_policy", o.checkpoint_policy},
           {"checkpoint-every", "checkpoint_every", text(o.checkpoint_every)},
+          {"recompute-num-layers", "recompute_num_layers", o.recompute_num_layers},
+          {"memory-limit", "memory_limit", o.memory_limit == 0 ? std::nullopt : std::optional(text(o.memory_limit))},
           {"offload-params", "offload_parameters", on_host(o.offload_parameters)},
           {"offload-optimizer", "offload_optimizer", on_host(o.offload_optimizer)},
           {"optimizer", "optimizer", o.optimizer},
@@ -169,6 +171,7 @@ TrainOptions train_options_of(const FsdpOptions& o, DeviceKind kind, int ranks, 
   options.sharding.patterns.train_only = o.train_only;
   options.sharding.patterns.ignore = o.ignored_params;
   options.sharding = options_for(kind, std::move(options.sharding));
+  if (o.recompute_num_layers == "auto") options.recompute_to_fit = options.memory_limit;
   if (o.generate_positions > 0) options.sharding.plan.cache = {o.batch_size, o.generate_positions};
   return options;
 }
@@ -356,6 +359,10 @@ MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& opti
     const auto built = model.build(traits_of(kind, static_cast<std::size_t>(threads)));
     require_transformer(*built, trained);
     check_sharding(*built, sharding, ranks);
+    if (trained.recompute_num_layers == "auto" && trained.memory_limit == 0)
+      throw UserError(
+          "recompute_num_layers \"auto\" takes the memory that is free in a job (here is none); give memory_limit, or a "
+          "number");
     const Placement& placement = find_placement(sharding.strategy);
     if (placement.axis == ShardAxis::group && options.shard_group_size == 0)
       throw UserError(
@@ -363,10 +370,9 @@ MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& opti
                  "shard_group_size",
                  options.sharding_strategy));
     const MeshShape mesh = mesh_shape(placement, ranks, options.shard_group_size);
-    const ShardedPlan planned = plan_sharding(*built, sharding, mesh);
-    return memory_of(memory_account(trained, *built, planned, mesh, {.nodes = 1, .ranks_per_node = ranks},
-                                    {.snapshot = options.background_saves}),
-                     built->row_sizes, sharding);
+    return memory_of(
+        fit_plan(built, trained, mesh, {.nodes = 1, .ranks_per_node = ranks}, {.snapshot = options.background_saves}).memory,
+        built->row_sizes, sharding);
   } catch (const UserError& error) {
     throw UserError(in_words_of_api(error.what()));
   }
@@ -417,7 +423,11 @@ Weights weights_of(bool use_ema) { return use_ema ? Weights::average : Weights::
 FileLists files_of(const CheckpointReader* checkpoint) { return checkpoint ? FileLists{checkpoint->files()} : FileLists(); }
 
 TrainOptions agreed_options(const FsdpOptions& options, Job::Parts& job) {
-  return agree(*job.world, [&] { return train_options_of(options, job.rank.device->kind(), job.world->size(), job.comm); });
+  TrainOptions agreed =
+      agree(*job.world, [&] { return train_options_of(options, job.rank.device->kind(), job.world->size(), job.comm); });
+  const std::size_t free = free_memory_of_a_rank(job.rank, *job.world);
+  if (agreed.recompute_num_layers == "auto" && agreed.memory_limit == 0) agreed.recompute_to_fit = free;
+  return agreed;
 }
 
 }  // namespace

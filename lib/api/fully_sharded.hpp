@@ -121,6 +121,8 @@ struct FsdpOptions {
   bool activation_checkpointing = false;    // keep only the input of each layer, and compute the layer again in backward
   std::string checkpoint_policy = "block";  // what is kept; "selective": also products and attention, only of a transformer
   std::size_t checkpoint_every = 1;         // how many blocks share one kept input
+  std::string recompute_num_layers = "0";   // instead of activation_checkpointing: compute the first N layers again, or "auto"
+  std::size_t memory_limit = 0;             // of a rank, in bytes; pieces of logits get smaller to stay within it; 0: no limit
   bool offload_parameters = false, offload_optimizer = false;  // to host memory, with GPUs
 
   std::string optimizer = "adamw";  // or another optimizer of fsdp-train, or the name of one of the user's own

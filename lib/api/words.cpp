@@ -31,6 +31,8 @@ constexpr std::pair<std::string_view, std::string_view> words[] = {
     {"groups of parameters", "param_groups"},
     {"same bits at any number of ranks", "invariant"},
     {"recomputation of activations", "activation_checkpointing"},
+    {"number of recomputed blocks", "recompute_num_layers"},
+    {"memory limit", "memory_limit"},
     {"device", "device"},
     {"communication by messages", "comm = \"mpi\""},
     {"longest wait", "timeout_s"},

@@ -63,7 +63,7 @@ class Engine {
   std::filesystem::path save(const SaveOptions& options, const CheckpointHeader& header, bool wait);
 
   // Not collective:
-  const EngineOptions& options() const { return options_; }
+  const EngineOptions& options() const { return options_; }  // with what was chosen to fit the memory
   ShardedModel& model() { return *model_; }
   const ShardedModel& model() const { return *model_; }
   Executor& executor() { return model_->executor(); }
@@ -81,6 +81,8 @@ class Engine {
 
  private:
   void make_model();
+  /// Chooses what fits the memory that the options allow: sharding.plan.recomputed_blocks, and the model that is returned.
+  std::shared_ptr<const Model> fit_memory();
   void publish();
   void swap_average() {
     executor().swap_average();

@@ -29,8 +29,8 @@ std::span<const std::string_view> options_that_keep_results() {
       // Options for which rank stores and computes what, and when.
       "sharding-strategy", "shard-group-size", "wrap-policy", "wrap-layers", "min-num-params", "wrap-units",
       "backward-prefetch", "forward-prefetch", "limit-all-gathers", "accumulate-unsharded", "invariant", "ignore-params",
-      "checkpoint-activations", "checkpoint-policy", "checkpoint-every", "offload-params", "offload-optimizer", "device",
-      "comm", "sum-order", "sum-staging", "collective-timeout", "comm-thread", "threads",
+      "checkpoint-activations", "checkpoint-policy", "checkpoint-every", "recompute-num-layers", "offload-params",
+      "offload-optimizer", "device", "comm", "sum-order", "sum-staging", "collective-timeout", "comm-thread", "threads",
       // Checkpoints, and the starting point of this run.
       "save-dir", "no-save", "save-interval-updates", "save-interval", "no-async-save", "compress", "keep-last", "keep-every",
       "restore", "decay-from", "keep-best", "finetune-from", "ignore-missing", "reset-optimizer", "reset-dataloader",

@@ -297,6 +297,16 @@ Engine make_engine(const RunContext& run, const Origin& origin, const Machine& m
   if (is_host(machine.kind) && (options.sharding.plan.offload_optimizer || options.sharding.plan.offload_parameters))
     run.log.say("nothing is offloaded: on CPUs all memory is the host's");
   options.sharding = options_for(machine.kind, options.sharding);
+  if (run.options.recompute_num_layers == "auto") {
+    agree(run.world, [&] {
+      if (!machine.device && !is_host(machine.kind) && options.memory_limit == 0)
+        throw UserError(
+            "--recompute-num-layers auto needs the memory of a GPU (a dry run does not look for one); give --memory-limit "
+            "SIZE, "
+            "or the number of blocks");
+    });
+    options.recompute_to_fit = options.memory_limit > 0 ? options.memory_limit : free_memory_of_a_rank(machine, run.world);
+  }
   const auto require_held = [lock] {
     if (lock) lock->require_held();
   };

@@ -241,6 +241,22 @@ BOOST_AUTO_TEST_CASE(what_is_missing_is_said) {
   expect({"FSDP_CUDA_DOUBLE_MEMORY=34000000"}, "cuda", {"of GPU memory could not be allocated", "--checkpoint-activations"});
 }
 
+// The memory that is free on the GPU decides which blocks are recomputed.
+BOOST_AUTO_TEST_CASE(recomputed_blocks_are_chosen_by_the_memory_of_the_gpu) {
+  const auto start = [](const std::string& bytes) {
+    std::vector<std::string> command = {"env", "FSDP_CUDA_DOUBLE_MEMORY=" + bytes};
+    const std::vector<std::string> words = job(1, 2, {"--device", "cuda", "--bf16", "--recompute-num-layers", "auto"});
+    command.insert(command.end(), words.begin(), words.end());
+    return run(fresh_folder(), command);
+  };
+  const Outcome enough = start("4000000000"), little = start("1000000000");
+  BOOST_TEST(enough.code == 0, enough.output);
+  BOOST_TEST(enough.says("--recompute-num-layers auto: 0 of "), enough.output);
+  BOOST_TEST(little.code != 0);
+  BOOST_TEST(little.says("even if all blocks are recomputed, and "), little.output);
+  BOOST_TEST(little.says("are free; use more ranks, a smaller --batch-size or --tokens-per-sample"), little.output);
+}
+
 // With this variable the double's cuBLASLt has no algorithm for 16-bit matrices with misaligned rows, for which the real one
 // has only slow ones. The vocabulary has 211 tokens.
 BOOST_AUTO_TEST_CASE(logits_of_an_odd_vocabulary_are_aligned) {
