@@ -32,6 +32,7 @@ constexpr std::pair<std::string_view, std::string_view> words[] = {
     {"same bits at any number of ranks", "invariant"},
     {"recomputation of activations", "activation_checkpointing"},
     {"device", "device"},
+    {"attention backend", "attention_backend"},
     {"communication by messages", "comm = \"mpi\""},
     {"longest wait", "timeout_s"},
     {"architecture", "architecture"},
