@@ -51,7 +51,7 @@ void attention_forward(Stream& stream, E* out, float* lse, const E* q, const E* 
                        float* scratch, const DropoutMask& mask) {
   expect(shape.K > 0 && shape.H % shape.K == 0, "the number of query heads must be a multiple of the number of key heads");
   if (const DeviceKernels* device = stream.kernels())
-    return device->attention_forward(stream, {dtype_of<E>, out, lse, q, k, v, shape, mask});
+    return device->attention_forward(stream, {dtype_of<E>, out, lse, q, k, v, shape, mask, scratch});
   launch_attention(stream, AttentionForward<E>{out, lse, q, k, v, shape, mask}, shape.B * shape.H, scratch,
                    attention_forward_scratch_of_thread(shape.past + shape.T, shape.D));
 }

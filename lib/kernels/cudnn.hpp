@@ -20,12 +20,16 @@ inline constexpr std::size_t most_cudnn_workspace = std::size_t{1} << 30;
 /// The workspace starts at a multiple of this number of bytes.
 inline constexpr std::size_t cudnn_alignment = 256;
 
-/// The workspace in bytes of cuDNN's deterministic backward pass for shape.H and shape.K heads. It holds gradients of scores
-/// in 16 bits, dk and dv of each query head if heads share keys, and a sum in fp32 for each query. The formula was found by
-/// building plans with cuDNN (tests/cudnn).
+/// The largest workspace in bytes of the forward pass.
+inline constexpr std::size_t cudnn_forward_workspace = 256;
+
+/// The largest workspace in bytes of cuDNN's deterministic backward pass for shape.H and shape.K heads. It holds gradients of
+/// scores in 16 bits, dk and dv of each query head if heads share keys, and a sum in fp32 for each query. The test
+/// cudnn.plans compares the formula with cuDNN; cuDNN 9.26 needs all of it on an H200, cuDNN 9.19 256 bytes less.
 constexpr std::size_t cudnn_workspace(const AttentionShape& s) {
   const auto up = [](std::size_t n, std::size_t multiple) { return (n + multiple - 1) / multiple * multiple; };
-  return 2 * s.B * s.H * up(s.T, 64) * up(s.T, 128) + (s.K < s.H ? 4 * s.B * s.H * s.T * s.D : 0) + 4 * s.B * s.H * s.T;
+  return 2 * s.B * s.H * up(s.T, 64) * up(s.T, 128) + (s.K < s.H ? 4 * s.B * s.H * s.T * s.D : 0) + 4 * s.B * s.H * s.T +
+         cudnn_forward_workspace;
 }
 
 /// Returns `shape` with one of `parts` equal parts of its heads.

@@ -34,6 +34,7 @@ struct AttentionForwardCall {
   const void *q, *k, *v;
   AttentionShape shape;
   DropoutMask mask;
+  float* scratch = nullptr;
 };
 struct AttentionBackwardCall {
   DType type;

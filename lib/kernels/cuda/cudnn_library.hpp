@@ -19,7 +19,7 @@ class CudnnAttention {
   /// Builds the plan of a pass. `shape` may have only a part of the heads: then `heads` is the number of query heads of the
   /// tensors. Rows of out are heads * D elements apart, and sequences of lse are heads * T apart.
   virtual void prepare(DType type, const AttentionShape& shape, std::size_t heads, bool backward) = 0;
-  /// Computes all heads.
+  /// Computes all heads. call.scratch has cudnn_forward_workspace bytes.
   virtual void forward(cudaStream_t stream, const AttentionForwardCall& call) = 0;
   /// Computes call.shape.H of `heads` query heads. The pointers are those of the first head to compute. call.scratch has
   /// cudnn_workspace(call.shape) bytes.

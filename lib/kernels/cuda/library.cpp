@@ -44,7 +44,11 @@ class CudaKernels final : public kernels::DeviceKernels {
     if (backward) cudnn_->prepare(type, part_of_heads(shape, shape.cudnn_parts), shape.H, true);
   }
   void attention_forward(Stream& stream, const kernels::AttentionForwardCall& call) const override {
-    if (uses_cudnn(call.shape, call.mask)) return cudnn_->forward(cuda_stream(stream).next_call(), call);
+    if (uses_cudnn(call.shape, call.mask)) {
+      kernels::AttentionForwardCall by_cudnn = call;
+      by_cudnn.scratch = cudnn_workspace(call.scratch);
+      return cudnn_->forward(cuda_stream(stream).next_call(), by_cudnn);
+    }
     check_head_size(call.type, call.shape.D, false);
     check_cuda(kernels::attention_forward_cuda(cuda_stream(stream).next_call(), call), "launching attention");
   }
@@ -74,12 +78,16 @@ class CudaKernels final : public kernels::DeviceKernels {
     load_cudnn();
     return true;
   }
+  /// Returns the first aligned address of the scratch.
+  static float* cudnn_workspace(float* scratch) {
+    const auto address = reinterpret_cast<std::uintptr_t>(scratch);
+    return reinterpret_cast<float*>((address + kernels::cudnn_alignment - 1) / kernels::cudnn_alignment *
+                                    kernels::cudnn_alignment);
+  }
   /// Computes the heads in shape.cudnn_parts calls, which use the workspace one after another.
   void backward_by_cudnn(Stream& stream, kernels::AttentionBackwardCall call) const {
     const std::size_t heads = call.shape.H, parts = call.shape.cudnn_parts;
-    const auto workspace = reinterpret_cast<std::uintptr_t>(call.scratch);
-    call.scratch = reinterpret_cast<float*>((workspace + kernels::cudnn_alignment - 1) / kernels::cudnn_alignment *
-                                            kernels::cudnn_alignment);
+    call.scratch = cudnn_workspace(call.scratch);
     call.shape = kernels::part_of_heads(call.shape, parts);
     const std::size_t queries = call.shape.H * call.shape.D * size_of(call.type),
                       keys = call.shape.K * call.shape.D * size_of(call.type);

@@ -57,6 +57,7 @@ template <class E>
 void run_forward(const AttentionForwardCall& call) {
   OnHost host(call.shape);
   const AttentionShape& s = call.shape;
+  std::memset(call.scratch, 0xff, cudnn_forward_workspace);
   const auto q = matrix<E>(call.q, host.rows(), s.H * s.D, s.q_stride).read(),
              k = matrix<E>(call.k, host.rows(), s.K * s.D, s.kv_stride).read(),
              v = matrix<E>(call.v, host.rows(), s.K * s.D, s.kv_stride).read();
@@ -96,22 +97,25 @@ class CudnnDouble final : public CudnnAttention {
   }
   void forward(cudaStream_t stream, const AttentionForwardCall& call) override {
     check(call.type, call.shape, call.shape.H, false);
+    check_workspace(call.scratch, cudnn_forward_workspace);
     cuda_double::give(cuda_double::find_stream(stream), [call](std::minstd_rand&) {
       call.type == DType::bf16 ? run_forward<bf16>(call) : run_forward<f16>(call);
     });
   }
   void backward(cudaStream_t stream, const AttentionBackwardCall& call, std::size_t heads) override {
     check(call.type, call.shape, heads, true);
-    const std::size_t bytes = cudnn_workspace(call.shape);
-    if (reinterpret_cast<std::uintptr_t>(call.scratch) % cudnn_alignment != 0) die("cuDNN's workspace is not aligned");
-    if (bytes > most_cudnn_workspace || cuda_double::place_of(call.scratch, bytes) != cuda_double::Place::device)
-      die("cuDNN's workspace is too large, or not in the memory of a device");
+    check_workspace(call.scratch, cudnn_workspace(call.shape));
     cuda_double::give(cuda_double::find_stream(stream), [call, heads](std::minstd_rand&) {
       call.type == DType::bf16 ? run_backward<bf16>(call, heads) : run_backward<f16>(call, heads);
     });
   }
 
  private:
+  static void check_workspace(const float* workspace, std::size_t bytes) {
+    if (reinterpret_cast<std::uintptr_t>(workspace) % cudnn_alignment != 0) die("cuDNN's workspace is not aligned");
+    if (bytes > most_cudnn_workspace || cuda_double::place_of(workspace, bytes) != cuda_double::Place::device)
+      die("cuDNN's workspace is too large, or not in the memory of a device");
+  }
   /// Training prepares all plans before its first update: building one allocates memory.
   void check(DType type, const AttentionShape& s, std::size_t heads, bool backward) const {
     if (!prepared_.contains({type, s.B, s.T, s.H, s.K, s.D, s.window, heads, backward}))
