@@ -77,7 +77,8 @@ AttentionChoice choose_attention(AttentionBackend wanted, const TransformerConfi
       cudnn = device.make_stream(StreamUse::communication)->kernels()->load_cudnn();
     } catch (const UserError& error) {
       if (wanted == AttentionBackend::cudnn) throw;
-      choice.why = error.what();
+      const std::string problem = error.what();
+      choice.why = problem.substr(0, problem.rfind("; "));  // without the advice
     }
   });
   require_same(world, cudnn.version.empty() ? "no cuDNN" : "cuDNN " + cudnn.version, [&](const std::string& first) {

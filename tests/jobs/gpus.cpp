@@ -143,6 +143,7 @@ BOOST_AUTO_TEST_CASE(attention_by_cudnn) {
   const Outcome without = train(folder, 2, 2, "without", bf16 + "--attention-backend auto");
   BOOST_TEST_REQUIRE(without.code == 0, without.output);
   BOOST_TEST(without.says("attention by the kernels of fsdp: cuDNN's attention cannot be used"), without.output);
+  BOOST_TEST(!without.says("give "), without.output);
   ::setenv("FSDP_CUDNN_LIBRARY", (folder / "absent.jsonl").c_str(), 1);
   std::ofstream(folder / "absent.jsonl") << "no library\n";
   const Outcome damaged = train(folder, 2, 2, "damaged", bf16 + cudnn);
