@@ -96,7 +96,7 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
     if (world.rank() == 0 && !options.trace.file.empty()) trace_file.emplace(options.trace.file);
   });
   const bool on_gpu = !is_host(device.kind());
-  ShardedModel sharded(config, sharding, world, traits_of(device.kind(), kernels::threads()));
+  ShardedModel sharded(config, sharding, world, traits_for(options, config, sharding, device, world));
   sharded.allocate(device, {}, options.comm);
   Executor& executor = sharded.executor();
   executor.initialize_parameters(1);
@@ -203,7 +203,7 @@ void require_read(const OptionTable& table, std::string_view what) {
         "decoder-kv-heads", "vocab-size", "share-decoder-input-output-embed", "decoder-learned-pos", "no-scale-embedding",
         "activation-fn", "batch-size", "tokens-per-sample", "precision"}},
       {"step tuning",
-       {"shard-group-size", "update-freq", "sharding-strategy", "checkpoint-activations", "comm-thread",
+       {"attention-backend", "shard-group-size", "update-freq", "sharding-strategy", "checkpoint-activations", "comm-thread",
         "optimizer-state-dtype", "master-dtype", "grad-dtype", "invariant", "cpu-offload", "offload-optimizer",
         "offload-params"}},
       {"step tuning collectives", {"sum-order", "sum-staging"}},
@@ -246,6 +246,16 @@ TransformerConfig config_of(const BenchOptions& options) {
       override_config(options.model.empty() ? arch_config(options.arch) : read_config(options.model), options.sizes);
   config.validate();
   return config;
+}
+
+DeviceTraits traits_for(const BenchOptions& options, const TransformerConfig& config, const ShardingOptions& sharding,
+                        Device& device, Communicator& world) {
+  DeviceTraits traits = traits_of(device.kind(), kernels::threads());
+  const AttentionChoice attention = choose_attention(options.attention_backend, config, sharding, 0, device, world);
+  if (options.attention_backend == AttentionBackend::cudnn && !attention.why.empty())
+    throw UserError(format("--attention-backend cudnn changes nothing ({}); leave it out", attention.why));
+  traits.cudnn_head_size = attention.cudnn_head_size;
+  return traits;
 }
 
 std::string model_of(const BenchOptions& options) {
@@ -317,6 +327,7 @@ OptionTable bench_option_table(BenchOptions& options) {
       .unset("the rank's share of its node's available memory, or the memory of its GPU");
   table.group("How");
   add_device_option(table, options.device, " A GPU's work is timed by its own events.");
+  add_attention_option(table, options.attention_backend);
   table.integer("steps", "N", options.steps, {1, 1e6}, "counted updates, after two that are not counted (tuning: one)")
       .common();
   add_threads_option(table, options.threads);

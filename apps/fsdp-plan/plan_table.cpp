@@ -179,8 +179,13 @@ PlanChoice PlanTable::smallest() const {
 bool recomputes_first_blocks(const PlanTableOptions& options) { return options.train.recompute_num_layers != "0"; }
 
 PlanTable make_plan_table(const PlanTableOptions& options) {
-  const DeviceTraits device = traits_of(kind_to_plan_for(options.train.device), static_cast<int>(options.train.threads));
-  PlanTable table{options, std::make_shared<Transformer>(named_config(options.train, nullptr), device), {}, {}};
+  DeviceTraits device = traits_of(kind_to_plan_for(options.train.device), static_cast<int>(options.train.threads));
+  const TransformerConfig config = named_config(options.train, nullptr);
+  const AttentionChoice attention = plan_attention(options.train.attention_backend, config, options.train.sharding,
+                                                   options.train.attention_dropout, device.kind);
+  device.cudnn_head_size = attention.cudnn_head_size;
+  PlanTable table{options, std::make_shared<Transformer>(config, device), {}, {}};
+  if (!attention.why.empty()) table.warnings.push_back("attention by the kernels of fsdp: " + attention.why);
   const Cluster cluster = options.cluster;
   const PlanOptions& wanted = options.train.sharding.plan;
   if (is_host(device.kind) && (wanted.offload_optimizer || wanted.offload_parameters))

@@ -97,6 +97,7 @@ std::vector<Field> fields_of(const FsdpOptions& o) {
           {"fp16-scale-tolerance", "fp16_scale_tolerance", if_given(o.fp16_scale_tolerance)},
           {"min-loss-scale", "min_loss_scale", if_given(o.min_loss_scale)},
           {"threshold-loss-scale", "threshold_loss_scale", if_given(o.threshold_loss_scale)},
+          {"attention-backend", "attention_backend", o.attention_backend},
           {"checkpoint-activations", "activation_checkpointing", text(o.activation_checkpointing)},
           {"checkpoint-policy", "checkpoint_policy", o.checkpoint_policy},
           {"checkpoint-every", "checkpoint_every", text(o.checkpoint_every)},
@@ -188,6 +189,7 @@ void require_transformer(const Model& model, const TrainOptions& o) {
   };
   refuse(o.dropout > 0, "dropout", "leave it out");
   refuse(o.attention_dropout > 0, "attention_dropout", "leave it out");
+  refuse(o.attention_backend != AttentionBackend::own, "attention_backend", "leave it out");
   refuse(o.execution.table_type != DType::f32, "buffer_dtype", "leave it out");
   refuse(o.sharding.plan.checkpoint_policy == CheckpointPolicy::selective, "checkpoint_policy \"selective\"",
          "choose \"block\", which computes whole layers again");
@@ -356,8 +358,14 @@ MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& opti
     const ShardingOptions& sharding = trained.sharding;
     if (ranks < 1) throw UserError(format("{} ranks cannot hold a model; ask for at least 1", ranks));
     if (threads < 1) throw UserError(format("{} threads cannot compute; ask for at least 1", threads));
-    const auto built = model.build(traits_of(kind, static_cast<std::size_t>(threads)));
+    DeviceTraits traits = traits_of(kind, threads);
+    auto built = model.build(traits);
     require_transformer(*built, trained);
+    if (const TransformerConfig* const config = built->transformer_config) {
+      traits.cudnn_head_size =
+          plan_attention(trained.attention_backend, *config, sharding, trained.attention_dropout, kind).cudnn_head_size;
+      if (traits.cudnn_head_size > 0) built = model.build(traits);
+    }
     check_sharding(*built, sharding, ranks);
     if (trained.recompute_num_layers == "auto" && trained.memory_limit == 0)
       throw UserError(
@@ -455,8 +463,9 @@ struct FullyShardedDataParallel::Parts {
   }
 
   std::shared_ptr<const Model> checked_model(const ModelDescription& description, const FsdpOptions& user_options) {
+    DeviceTraits traits = traits_of(job->rank.device->kind(), job->rank.cpus.threads);
     auto model = agree(world, [&] {
-      auto built = description.build(traits_of(job->rank.device->kind(), job->rank.cpus.threads));
+      auto built = description.build(traits);
       require_transformer(*built, options);
       return built;
     });
@@ -464,6 +473,12 @@ struct FullyShardedDataParallel::Parts {
                             format("{}{}generate_positions {}\nbackground_saves {}\n", text_of(user_options.param_groups),
                                    description.text(), user_options.generate_positions, user_options.background_saves));
     agree(world, [&] { check_sharding(*model, options.sharding, world.size()); });
+    if (!model->transformer_config) return model;
+    const AttentionChoice attention = choose_attention(options.attention_backend, *model->transformer_config, options.sharding,
+                                                       options.attention_dropout, *job->rank.device, world);
+    if (!attention.why.empty()) print_warnings({"attention by the kernels of fsdp: " + attention.why});
+    traits.cudnn_head_size = attention.cudnn_head_size;
+    if (traits.cudnn_head_size > 0) model = agree(world, [&] { return description.build(traits); });
     return model;
   }
 

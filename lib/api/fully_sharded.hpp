@@ -118,6 +118,7 @@ struct FsdpOptions {
   /// The loss scale, only with param_dtype "fp16". An empty value means the default of fsdp-train.
   std::optional<double> fp16_init_scale = {}, fp16_scale_tolerance = {}, min_loss_scale = {}, threshold_loss_scale = {};
   std::optional<std::size_t> fp16_scale_window = {};  // likewise
+  std::string attention_backend = "own";              // "cudnn", "auto": a transformer's attention by cuDNN, on GPUs
   bool activation_checkpointing = false;    // keep only the input of each layer, and compute the layer again in backward
   std::string checkpoint_policy = "block";  // what is kept; "selective": also products and attention, only of a transformer
   std::size_t checkpoint_every = 1;         // how many blocks share one kept input

@@ -34,6 +34,7 @@ constexpr std::pair<std::string_view, std::string_view> words[] = {
     {"number of recomputed blocks", "recompute_num_layers"},
     {"memory limit", "memory_limit"},
     {"device", "device"},
+    {"attention backend", "attention_backend"},
     {"communication by messages", "comm = \"mpi\""},
     {"longest wait", "timeout_s"},
     {"architecture", "architecture"},

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <typeinfo>
 
 #include "base/element.hpp"
@@ -33,6 +34,7 @@ struct AttentionForwardCall {
   const void *q, *k, *v;
   AttentionShape shape;
   DropoutMask mask;
+  float* scratch = nullptr;
 };
 struct AttentionBackwardCall {
   DType type;
@@ -45,6 +47,12 @@ struct AttentionBackwardCall {
   DropoutMask mask;
 };
 
+/// What a device has of cuDNN.
+struct Cudnn {
+  std::string version;         // such as "9.26.0"
+  std::size_t most_head_size;  // for which cuDNN computes attention on this device
+};
+
 class DeviceKernels {
  public:
   virtual ~DeviceKernels() = default;
@@ -53,8 +61,10 @@ class DeviceKernels {
   /// the library.
   virtual void rows(Stream& stream, const std::type_info& type, const void* body, std::size_t rows) const = 0;
   virtual void gemm(Stream& stream, const Product& product) const = 0;
-  /// See check_head_size() in kernels.hpp.
-  virtual void check_head_size(DType type, std::size_t D, bool backward) const = 0;
+  /// Loads cuDNN for attention with cudnn_parts > 0. Throws UserError if it cannot be used.
+  virtual Cudnn load_cudnn() const = 0;
+  /// See prepare_attention() in kernels.hpp.
+  virtual void prepare_attention(DType type, const AttentionShape& shape, bool backward) const = 0;
   virtual void attention_forward(Stream& stream, const AttentionForwardCall& call) const = 0;
   virtual void attention_backward(Stream& stream, const AttentionBackwardCall& call) const = 0;
   /// Describes the library that runs gemm(), for example "cuBLASLt 13.1".

@@ -283,6 +283,22 @@ void add_device_option(OptionTable& table, DeviceChoice& device, const std::stri
       .common();
 }
 
+void add_attention_option(OptionTable& table, AttentionBackend& backend) {
+  table
+      .choice<AttentionBackend>(
+          "attention-backend", backend,
+          {{"own", AttentionBackend::own},
+           {"cudnn", AttentionBackend::cudnn},
+           {"auto", AttentionBackend::automatic},
+           {"local", AttentionBackend::own},
+           {"fused", AttentionBackend::cudnn}},
+          "Attention in training on GPUs, in bf16 or fp16. own: by the kernels of fsdp; cudnn: by cuDNN's "
+          "deterministic kernels; auto: by cuDNN if it is installed. fsdp's kernels compute attention "
+          "with dropout, of documents, and of heads that cuDNN does not take. local and fused are "
+          "Megatron's names of own and cudnn.")
+      .sets("attention backend");
+}
+
 void add_text_options(OptionTable& table, std::string& json_field, bool& chat, bool& skip_invalid,
                       const std::string& with_masks) {
   table

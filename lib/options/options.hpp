@@ -68,6 +68,7 @@ struct TrainOptions : EngineOptions {
   // run
   std::string task = "language_modeling", criterion = "cross_entropy";  // the only accepted values, for fairseq command lines
   DeviceChoice device = DeviceChoice::automatic;
+  AttentionBackend attention_backend = AttentionBackend::own;
   CpuDeviceOptions cpu;
   std::size_t log_interval = 10;
   LogFormat log_format = LogFormat::automatic;

@@ -128,7 +128,7 @@ constexpr OtherOption rows[] = {
     {"optimizer-cpu-offload offload-optimizer-device offload", "give --offload-optimizer cpu"},
     {"memory-estimation.enable profiling.enable-memory-snapshot", "give --dry-run, or see fsdp-plan", "memory is planned before the run"},
     {"compile torch-compile compile.enable training.compile", "leave it out", "kernels are compiled when the program is built"},
-    {"use-flash-attn attention-backend", "leave it out", "attention keeps no matrix of scores"},
+    {"use-flash-attn", "leave it out", "attention keeps no matrix of scores"},
     {"debug.batch-invariant", "give --invariant"},
     // checkpoints and validation
     {"save output-dir dump-folder job.dump-folder checkpoint.folder", "give --save-dir"},

@@ -117,9 +117,9 @@ Executor& ShardedModel::allocate(Device& device, ExecutorOptions options, const 
   };
   agree(world_, [&] {
     require_scratch_of_threads(model_->device());
-    if (const TransformerConfig* const config = model_->transformer_config)
-      kernels::check_head_size(*device.make_stream(StreamUse::communication), options_.types.parameter, config->head_size,
-                               !plan().update.empty());
+    if (transformer_)
+      transformer_->prepare_attention(*device.make_stream(StreamUse::communication), options_.batch, options_.types.parameter,
+                                      !plan().update.empty());
   });
   mesh_.use_device(device, comm, largest_sums(plan(), mesh_.shape));
   if (mesh_.device_groups) use_collectives_once(plan(), mesh_, device);

@@ -202,6 +202,26 @@ Machine find_machine(const TrainOptions& options, Communicator& world) {
   return machine;
 }
 
+void find_attention(const RunContext& run, const Origin& origin, Machine& machine) {
+  const TrainOptions& options = run.options;
+  machine.attention = machine.device ? choose_attention(options.attention_backend, origin.config, options.sharding,
+                                                        options.attention_dropout, *machine.device, run.world)
+                                     : plan_attention(options.attention_backend, origin.config, options.sharding,
+                                                      options.attention_dropout, machine.kind);
+  const auto name = [](const std::string& library) { return library.empty() ? "the kernels of fsdp" : library; };
+  const AttentionChoice& now = machine.attention;
+  if (!now.why.empty())
+    run.log.say(wrapped(format("attention by the kernels of fsdp: {}", now.why)));
+  else if (!now.library.empty())
+    run.log.say("attention by " + now.library);
+  if (!origin.checkpoint || options.dry_run || is_host(machine.kind)) return;
+  if (const std::string& before = origin.checkpoint->header().attention; before != now.library)
+    run.log.warn(
+        format("attention was computed by {} before, and is computed by {} now, so the results have other last digits; "
+               "--attention-backend sets it",
+               name(before), name(now.library)));
+}
+
 std::string arithmetic_of(const Machine& machine) {
   if (!is_host(machine.kind)) return machine.device->description();
   return format("{}, {} per rank", kernels::gemm_description(), plural(machine.cpus.threads, "thread"));
@@ -310,8 +330,10 @@ Engine make_engine(const RunContext& run, const Origin& origin, const Machine& m
   const auto require_held = [lock] {
     if (lock) lock->require_held();
   };
-  return Engine(std::make_shared<const Transformer>(origin.config, traits_of(machine.kind, machine.cpus.threads)),
-                std::move(options), run.world, run.options.save.meanwhile(),
+  DeviceTraits traits = traits_of(machine.kind, machine.cpus.threads);
+  traits.cudnn_head_size = machine.attention.cudnn_head_size;
+  return Engine(std::make_shared<const Transformer>(origin.config, traits), std::move(options), run.world,
+                run.options.save.meanwhile(),
                 {.may_begin = require_held,
                  .may_complete =
                      [&log = run.log, require_held] {

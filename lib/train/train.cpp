@@ -62,6 +62,7 @@ CheckpointHeader make_header(const TrainOptions& options, const Engine& engine, 
   CheckpointHeader header = engine.header();
   header.options_json = json_text(to_json(options));
   header.arithmetic = arithmetic_of(machine);
+  header.attention = machine.attention.library;
   header.first_start = first_start;
   header.tokenizer_files = std::move(tokenizer_files);
   return header;
@@ -195,6 +196,7 @@ int train(const TrainOptions& given, Communicator& world) {
   if (lock && !lock->taken_over().empty()) log.say(lock->taken_over());
   Origin origin = find_origin(options, world);
   for (const std::string& warning : origin.warnings) log.warn(warning);
+  find_attention(run, origin, machine);
   Progress first = first_progress(run, origin, machine);
   Engine engine = make_engine(run, origin, machine, lock.get());
   Progress& progress = engine.progress() = std::move(first);

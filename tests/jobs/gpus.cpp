@@ -183,6 +183,65 @@ BOOST_AUTO_TEST_CASE(what_nccl_cannot_connect_is_refused_by_name) {
   BOOST_TEST(thread.times_said("--comm-thread changes nothing on GPUs") == 1u, thread.output);
 }
 
+BOOST_AUTO_TEST_CASE(attention_by_cudnn) {
+  if (wants_real_gpu()) return;
+  const auto folder = fresh_folder();
+  const std::string bf16 = "--bf16 --max-update 3 ", cudnn = "--attention-backend cudnn ";
+  ::unsetenv("FSDP_CUDNN_LIBRARY");
+  const Outcome absent = train(folder, 2, 2, "absent", bf16 + cudnn);
+  BOOST_TEST(absent.code == 2);
+  BOOST_TEST(absent.says("libfsdp_cudnn.so does not exist: fsdp was built without cuDNN); build fsdp with "
+                         "-DFSDP_WITH_CUDNN=ON (docs/install.md), or give --attention-backend own"),
+             absent.output);
+  const Outcome without = train(folder, 2, 2, "without", bf16 + "--attention-backend auto");
+  BOOST_TEST_REQUIRE(without.code == 0, without.output);
+  BOOST_TEST(without.says("attention by the kernels of fsdp: cuDNN's attention cannot be used"), without.output);
+  BOOST_TEST(!without.says("give "), without.output);
+  ::setenv("FSDP_CUDNN_LIBRARY", (folder / "absent.jsonl").c_str(), 1);
+  std::ofstream(folder / "absent.jsonl") << "no library\n";
+  const Outcome damaged = train(folder, 2, 2, "damaged", bf16 + cudnn);
+  BOOST_TEST(damaged.code == 2);
+  BOOST_TEST(damaged.says("install cuDNN 9 and NVRTC"), damaged.output);
+
+  ::setenv("FSDP_CUDNN_LIBRARY", FSDP_CUDNN_DOUBLE, 1);
+  const Outcome other = train(folder, 2, 2, "other", bf16 + cudnn, {}, "FSDP_CUDNN_DOUBLE_VERSION=91900");
+  BOOST_TEST(other.code == 2);
+  BOOST_TEST(other.says("this rank finds cuDNN 9.19.0, and rank 0 finds cuDNN 9.26.0 (their results would differ)"),
+             other.output);
+  const Outcome one = train(folder, 2, 2, "one", bf16 + "--attention-backend own --no-save"),
+                two = train(folder, 2, 2, "two", bf16 + cudnn),
+                three = train(folder, 2, 2, "three", bf16 + "--attention-backend auto --no-save");
+  for (const Outcome* outcome : {&one, &two, &three}) BOOST_TEST_REQUIRE(outcome->code == 0, outcome->output);
+  BOOST_TEST(!one.says("attention by"), one.output);
+  BOOST_TEST(two.says("attention by cuDNN 9.26.0"), two.output);
+  const auto own = losses(folder, "one"), by_cudnn = losses(folder, "two");
+  BOOST_TEST_REQUIRE(own.size() == 3u);
+  BOOST_TEST(own != by_cudnn);
+  BOOST_TEST(by_cudnn == losses(folder, "three"));
+  for (std::size_t u = 0; u < 3; ++u) BOOST_TEST(std::abs(own[u] - by_cudnn[u]) < 0.01);
+
+  // Shapes that cuDNN does not take.
+  for (const auto& [more, why] :
+       {std::pair("--max-update 1", "cuDNN's is for bf16 and fp16"),
+        std::pair("--max-update 1 --bf16 --attention-dropout 0.1", "cuDNN's would drop other"),
+        std::pair("--max-update 1 --bf16 --document-attention --eos-token-id 3", "cuDNN's is not used for documents")}) {
+    const Outcome outcome = train(folder, 2, 2, "shape", std::string(more) + " --no-save " + cudnn);
+    BOOST_TEST(outcome.code == 0, outcome.output);
+    BOOST_TEST(outcome.times_said(std::string("attention by the kernels of fsdp: ") + why) == 1u, outcome.output);
+  }
+  // A resumed run.
+  const std::string resumed = "--bf16 --max-update 4 ";
+  const Outcome changed = train(folder, 2, 2, "two", resumed);
+  BOOST_TEST_REQUIRE(changed.code == 0, changed.output);
+  BOOST_TEST(changed.times_said("attention was computed by cuDNN 9.26.0 before, and is computed by the kernels of fsdp now, so "
+                                "the results have other last digits; --attention-backend sets it") == 1u,
+             changed.output);
+  const Outcome kept = train(folder, 2, 2, "two", "--bf16 --max-update 5");
+  BOOST_TEST_REQUIRE(kept.code == 0, kept.output);
+  BOOST_TEST(!kept.says("attention was computed by"), kept.output);
+  ::unsetenv("FSDP_CUDNN_LIBRARY");
+}
+
 BOOST_AUTO_TEST_CASE(a_killed_rank_ends_the_job) {
   const auto folder = fresh_folder();
   const Outcome outcome =

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 
+#include "base/error.hpp"
 #include "device/device.hpp"
 #include "kernels/cuda/attention_blocks.hpp"
 #include "kernels/device_kernels.hpp"
@@ -37,7 +38,8 @@ class LaunchRecorder final : public kernels::DeviceKernels {
     if (type == typeid(kernels::FinishNorm)) (*static_cast<const kernels::FinishNorm*>(body))(kernels::CpuLanes<2>{}, 0);
   }
   void gemm(Stream&, const kernels::Product&) const override {}
-  void check_head_size(DType, std::size_t, bool) const override {}
+  kernels::Cudnn load_cudnn() const override { throw UserError("a GPU that computes nothing has no cuDNN"); }
+  void prepare_attention(DType, const kernels::AttentionShape&, bool) const override {}
   void attention_forward(Stream&, const kernels::AttentionForwardCall& call) const override {
     (*launches_)["attention"].add(kernels::attention_blocks(call.type, call.shape).forward);
   }

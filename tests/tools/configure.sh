@@ -38,6 +38,7 @@ configure 0 one -DFSDP_WITH_TESTS=off "${mpi[@]}"
 if ((${#mpi[@]} > 0)); then says "jobs start with /usr/bin/mpiexec.mpich), "; fi
 says "without CUDA (FSDP_WITH_CUDA=AUTO: no nvcc was found that works (tools/install --cuda says how to get it"
 says "without NCCL (FSDP_WITH_NCCL=AUTO: only GPUs use it, and this build is without CUDA)"
+says "without cuDNN (FSDP_WITH_CUDNN=AUTO: only GPUs use it, and this build is without CUDA)"
 says "without the tests (FSDP_WITH_TESTS=OFF)"
 configure 1 one -DFSDP_WITH_CUDA=1
 says "FSDP_WITH_CUDA=ON, but no nvcc was found that works (tools/install --cuda says how to get it"
