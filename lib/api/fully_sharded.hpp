@@ -122,6 +122,7 @@ struct FsdpOptions {
   std::string checkpoint_policy = "block";  // what is kept; "selective": also products and attention, only of a transformer
   std::size_t checkpoint_every = 1;         // how many blocks share one kept input
   bool offload_parameters = false, offload_optimizer = false;  // to host memory, with GPUs
+  std::string gemm_algorithms = "";  // a file with cuBLASLt's algorithms, which is made if it does not exist
 
   std::string optimizer = "adamw";  // or another optimizer of fsdp-train, or the name of one of the user's own
   /// An empty value means the optimizer's default. It is an error to set a value that the optimizer does not use.

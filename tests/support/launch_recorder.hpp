@@ -37,6 +37,8 @@ class LaunchRecorder final : public kernels::DeviceKernels {
     if (type == typeid(kernels::FinishNorm)) (*static_cast<const kernels::FinishNorm*>(body))(kernels::CpuLanes<2>{}, 0);
   }
   void gemm(Stream&, const kernels::Product&) const override {}
+  kernels::GemmAlgorithm fastest_algorithm(Stream&, const kernels::Product&) const override { return {}; }
+  void use_algorithm(Stream&, const kernels::Product&, const kernels::GemmAlgorithm&) const override {}
   void check_head_size(DType, std::size_t, bool) const override {}
   void attention_forward(Stream&, const kernels::AttentionForwardCall& call) const override {
     (*launches_)["attention"].add(kernels::attention_blocks(call.type, call.shape).forward);
