@@ -68,18 +68,18 @@ class DeviceKernels {
   /// the library.
   virtual void rows(Stream& stream, const std::type_info& type, const void* body, std::size_t rows) const = 0;
   virtual void gemm(Stream& stream, const Product& product) const = 0;
-  /// Times the algorithms that the library suggests for products like this one, and returns the fastest. The stream must be
-  /// idle. Overwrites product.out.
-  virtual GemmAlgorithm fastest_algorithm(Stream& stream, const Product& product) const = 0;
-  /// From now on, all products like this one use `algorithm`. Throws UserError if the library cannot use it for them in the
-  /// stream's workspace.
-  virtual void use_algorithm(Stream& stream, const Product& product, const GemmAlgorithm& algorithm) const = 0;
   /// See check_head_size() in kernels.hpp.
   virtual void check_head_size(DType type, std::size_t D, bool backward) const = 0;
   virtual void attention_forward(Stream& stream, const AttentionForwardCall& call) const = 0;
   virtual void attention_backward(Stream& stream, const AttentionBackwardCall& call) const = 0;
   /// Describes the library that runs gemm(), for example "cuBLASLt 13.1".
   virtual std::string gemm_description() const = 0;
+  /// Times the algorithms that the library suggests for products like this one, and returns the fastest. The stream must be
+  /// idle. Overwrites product.out.
+  virtual GemmAlgorithm fastest_algorithm(Stream& stream, const Product& product) const = 0;
+  /// From now on, all products like this one use `algorithm`. Throws UserError if the library cannot use it for them in the
+  /// stream's workspace.
+  virtual void use_algorithm(Stream& stream, const Product& product, const GemmAlgorithm& algorithm) const = 0;
 };
 
 }  // namespace fsdp::kernels

@@ -47,8 +47,9 @@ void add_offload_options(OptionTable& table, ShardingOptions& sharding);
 void add_comm_options(OptionTable& table, CommOptions& comm);
 /// --comm-thread.
 void add_comm_thread_option(OptionTable& table, bool& comm_thread);
-/// --device, for every program that computes. `more` is appended to the help of the option.
+/// --gemm-algorithms.
 void add_gemm_algorithms_option(OptionTable& table, std::filesystem::path& file);
+/// --device, for every program that computes. `more` is appended to the help of the option.
 void add_device_option(OptionTable& table, DeviceChoice& device, const std::string& more = "");
 /// --json-field, --chat and --skip-invalid, for every program that reads text. `with_masks` says where masks of answers go.
 void add_text_options(OptionTable& table, std::string& json_field, bool& chat, bool& skip_invalid,
