@@ -103,7 +103,9 @@ CheckpointHeader Engine::header() const {
 }
 
 std::filesystem::path Engine::save(const SaveOptions& options, const CheckpointHeader& header, bool wait) {
-  return saver_.save(options, header, model_->layout(), executor().states(), wait);
+  CheckpointHeader stored = header;  // it may have been made before allocate()
+  stored.gemm_algorithms = model_->gemm_algorithms();
+  return saver_.save(options, stored, model_->layout(), executor().states(), wait);
 }
 
 }  // namespace fsdp
