@@ -68,9 +68,9 @@ std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Commu
         const auto allocate = [&](std::size_t numbers) {
           return memory.emplace_back(device.allocate(numbers * size_of(type))).data();
         };
-        products.push_back({type, type, row.a, row.b, row.m, row.n, row.k, allocate(row.m * row.k), row.a == yes ? row.m : row.k,
-                            allocate(row.k * row.n), row.b == yes ? row.k : row.n, allocate(row.m * row.n), row.n,
-                            kernels::Write::overwrite});
+        products.push_back({type, type, row.a, row.b, row.m, row.n, row.k, allocate(row.m * row.k),
+                            row.a == yes ? row.m : row.k, allocate(row.k * row.n), row.b == yes ? row.k : row.n,
+                            allocate(row.m * row.n), row.n, kernels::Write::overwrite});
       }
     });
     use_gemm_algorithms(options.gemm_algorithms, products, stream, device, world);

@@ -31,13 +31,14 @@ struct Product {
   /// The smallest alignment of the matrices in bytes. cuBLASLt chooses a kernel by it. No kernel loads more than 16 bytes at
   /// once, so a larger alignment is not reported: the choice must not depend on where a strategy places an operand.
   unsigned alignment() const {
-    const auto bits = reinterpret_cast<std::uintptr_t>(a) | reinterpret_cast<std::uintptr_t>(b) |
-                      reinterpret_cast<std::uintptr_t>(out) | 16;
+    const auto bits =
+        reinterpret_cast<std::uintptr_t>(a) | reinterpret_cast<std::uintptr_t>(b) | reinterpret_cast<std::uintptr_t>(out) | 16;
     return 1u << std::countr_zero(bits);
   }
 };
 
-/// An algorithm of the library that runs gemm(): 64 bytes (cublasLtMatmulAlgo_t) that only this version of the library can read.
+/// An algorithm of the library that runs gemm(): 64 bytes (cublasLtMatmulAlgo_t) that only this version of the library can
+/// read.
 using GemmAlgorithm = std::array<unsigned char, 64>;
 
 /// The operands of attention_forward() and attention_backward().

@@ -146,9 +146,10 @@ std::string use_gemm_algorithms(const std::filesystem::path& file, const std::ve
                                 Stream& stream, const Device& device, Communicator& world) {
   const std::string here = device.description();
   require_same(world, here, [&](const std::string& first) {
-    throw UserError(format("rank {} computes on {}, and rank 0 on {} (--gemm-algorithms has one file for all ranks); use nodes "
-                           "with the same GPUs and libraries, or leave it out",
-                           world.rank(), here, first));
+    throw UserError(
+        format("rank {} computes on {}, and rank 0 on {} (--gemm-algorithms has one file for all ranks); use nodes "
+               "with the same GPUs and libraries, or leave it out",
+               world.rank(), here, first));
   });
   std::map<std::string, kernels::Product> shapes;
   for (const kernels::Product& product : products) shapes.emplace(shape_text(product), product);
@@ -183,9 +184,10 @@ std::string describe_changed_algorithms(const std::string& before, const std::st
   const auto described = [](const std::string& sum) {
     return sum.empty() ? "without a file of algorithms" : format("by a file of algorithms with checksum {}", sum);
   };
-  return format("the results will not have the same bits as those of a run that was never stopped: matrix products were "
-                "computed {} before, and are computed {} now",
-                described(before), described(now));
+  return format(
+      "the results will not have the same bits as those of a run that was never stopped: matrix products were "
+      "computed {} before, and are computed {} now",
+      described(before), described(now));
 }
 
 }  // namespace fsdp

@@ -21,8 +21,8 @@ void check_gemm_algorithms(const std::filesystem::path& file, DeviceKind kind);
 std::string use_gemm_algorithms(const std::filesystem::path& file, const std::vector<kernels::Product>& products,
                                 Stream& stream, const Device& device, Communicator& world);
 
-/// Describes the difference between two checksums that use_gemm_algorithms() returned (empty: there was no file), for a run that
-/// resumes; empty if they are equal.
+/// Describes the difference between two checksums that use_gemm_algorithms() returned (empty: there was no file), for a run
+/// that resumes; empty if they are equal.
 std::string describe_changed_algorithms(const std::string& before, const std::string& now);
 
 }  // namespace fsdp

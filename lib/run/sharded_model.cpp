@@ -134,12 +134,11 @@ Executor& ShardedModel::allocate(Device& device, ExecutorOptions options, const 
   });
   agree(world_, [&] { open(true); });  // one shard group can fail while others succeed
   agree(world_, [&] {
-    executor_.emplace(*model_, layout(), plan(), options_.batch, options_.optimizer, device, std::move(memory), mesh_,
-                      options);
+    executor_.emplace(*model_, layout(), plan(), options_.batch, options_.optimizer, device, std::move(memory), mesh_, options);
   });
   if (!options.gemm_algorithms.empty())
-    gemm_algorithms_ = use_gemm_algorithms(options.gemm_algorithms, executor_->products(), executor_->compute_stream(), device,
-                                           world_);
+    gemm_algorithms_ =
+        use_gemm_algorithms(options.gemm_algorithms, executor_->products(), executor_->compute_stream(), device, world_);
   return *executor_;
 }
 

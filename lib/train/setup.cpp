@@ -16,7 +16,6 @@
 #include "comm/agree.hpp"
 #include "comm/backend.hpp"
 #include "device/gpu_figures.hpp"
-#include "run/gemm_algorithms.hpp"
 #include "engine/fit.hpp"
 #include "files/checksum.hpp"
 #include "files/json.hpp"
@@ -25,6 +24,7 @@
 #include "plan/prediction.hpp"
 #include "plan/timeline.hpp"
 #include "plan/traffic.hpp"
+#include "run/gemm_algorithms.hpp"
 #include "train/train_data.hpp"
 
 namespace fsdp {

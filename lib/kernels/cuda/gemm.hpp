@@ -15,8 +15,8 @@
 namespace fsdp::kernels {
 
 /// Computes products on one device. For each shape it keeps cuBLASLt's descriptions and the algorithm: that of use(), else the
-/// one that cuBLASLt's heuristic ranks first. The algorithm depends only on the shape and on use(), so that a repeated run gives
-/// the same bits. Not thread-safe.
+/// one that cuBLASLt's heuristic ranks first. The algorithm depends only on the shape and on use(), so that a repeated run
+/// gives the same bits. Not thread-safe.
 class CudaProducts {
  public:
   CudaProducts();

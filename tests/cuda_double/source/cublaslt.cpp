@@ -345,13 +345,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
   expect_on_device("D", d, problem.d.bytes());
   if (operands.beta != 0) expect_on_device("C", c, problem.c.bytes());
   if (algorithm.workspace > 0) expect_on_device("the workspace", workspace, algorithm.workspace);
-  give(stream, [problem, operands, workspace, bytes = algorithm.workspace,
-                reversed = algorithm.reversed](std::minstd_rand& dice) {
-    static const std::size_t slow = environment_number("FSDP_CUDA_DOUBLE_SLOW_ALGORITHM", 2);
-    if (reversed == slow) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    if (bytes == 0) return multiply(problem, operands, reversed != 0);
-    const WorkspaceInUse in_use(workspace, bytes, static_cast<unsigned>(dice() % 256));
-    multiply(problem, operands, reversed != 0);
-  });
+  give(stream,
+       [problem, operands, workspace, bytes = algorithm.workspace, reversed = algorithm.reversed](std::minstd_rand& dice) {
+         static const std::size_t slow = environment_number("FSDP_CUDA_DOUBLE_SLOW_ALGORITHM", 2);
+         if (reversed == slow) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+         if (bytes == 0) return multiply(problem, operands, reversed != 0);
+         const WorkspaceInUse in_use(workspace, bytes, static_cast<unsigned>(dice() % 256));
+         multiply(problem, operands, reversed != 0);
+       });
   return CUBLAS_STATUS_SUCCESS;
 }
