@@ -96,8 +96,9 @@ std::string text_of(const Algorithms& algorithms, const std::string& device) {
 /// The reverse of text_of(). Throws UserError if the file was made on another device, or is not what text_of() returns.
 Algorithms read_algorithms(const std::filesystem::path& file, const std::string& text, const std::string& device) {
   const auto refuse = [&](const std::string& why) {
-    throw UserError(format("{} of --gemm-algorithms cannot be used ({}); name a file that does not exist, and it will be made",
-                           file.string(), why));
+    throw UserError(
+        format("{} cannot be used as `file of algorithms` ({}); name a file that does not exist, and it will be made",
+               file.string(), why));
   };
   const auto sum_line = text.rfind(sum_of);
   if (!text.starts_with(first_line)) refuse("it does not begin like a file of GEMM algorithms");
@@ -139,7 +140,8 @@ std::vector<kernels::Product> Executor::products() {
 
 void check_gemm_algorithms(const std::filesystem::path& file, DeviceKind kind) {
   if (!file.empty() && is_host(kind))
-    throw UserError("--gemm-algorithms needs a GPU (its file has algorithms of cuBLASLt); leave it out, or give --device cuda");
+    throw UserError(
+        "`file of algorithms` needs a GPU (its file has algorithms of cuBLASLt); leave it out, or give --device cuda");
 }
 
 std::string use_gemm_algorithms(const std::filesystem::path& file, const std::vector<kernels::Product>& products,
@@ -147,7 +149,7 @@ std::string use_gemm_algorithms(const std::filesystem::path& file, const std::ve
   const std::string here = device.description();
   require_same(world, here, [&](const std::string& first) {
     throw UserError(
-        format("rank {} computes on {}, and rank 0 on {} (--gemm-algorithms has one file for all ranks); use nodes "
+        format("rank {} computes on {}, and rank 0 on {} (one `file of algorithms` is for all ranks); use nodes "
                "with the same GPUs and libraries, or leave it out",
                world.rank(), here, first));
   });

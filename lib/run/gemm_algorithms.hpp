@@ -1,4 +1,4 @@
-// The file of --gemm-algorithms: which algorithm of cuBLASLt computes each matrix product of a model.
+// A file of timed algorithms: which algorithm of cuBLASLt computes each matrix product of a model.
 #pragma once
 
 #include <filesystem>
