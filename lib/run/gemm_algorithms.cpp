@@ -140,8 +140,7 @@ std::vector<kernels::Product> Executor::products() {
 
 void check_gemm_algorithms(const std::filesystem::path& file, DeviceKind kind) {
   if (!file.empty() && is_host(kind))
-    throw UserError(
-        "`file of algorithms` needs a GPU (its file has algorithms of cuBLASLt); leave it out, or give --device cuda");
+    throw UserError("`file of algorithms` needs a GPU (its file has algorithms of cuBLASLt); leave it out");
 }
 
 std::string use_gemm_algorithms(const std::filesystem::path& file, const std::vector<kernels::Product>& products,
