@@ -34,6 +34,7 @@ struct BenchOptions {
   std::size_t threads = 0;
   std::size_t largest_bytes = std::size_t{64} << 20;  // the largest message of the measurement of collectives
   CommOptions comm = {.kind = "auto"};
+  std::filesystem::path gemm_algorithms;  // see use_gemm_algorithms(); empty: no file
   bool comm_thread = false;
   bool json = false;
 };

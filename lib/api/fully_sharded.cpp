@@ -43,6 +43,7 @@
 #include "nn/transformer.hpp"
 #include "options/model_options.hpp"
 #include "options/options.hpp"
+#include "run/gemm_algorithms.hpp"
 #include "run/sharded_model.hpp"
 
 namespace fsdp {
@@ -105,6 +106,7 @@ std::vector<Field> fields_of(const FsdpOptions& o) {
           {"memory-limit", "memory_limit", o.memory_limit == 0 ? std::nullopt : std::optional(text(o.memory_limit))},
           {"offload-params", "offload_parameters", on_host(o.offload_parameters)},
           {"offload-optimizer", "offload_optimizer", on_host(o.offload_optimizer)},
+          {"gemm-algorithms", "gemm_algorithms", o.gemm_algorithms.empty() ? std::nullopt : std::optional(o.gemm_algorithms)},
           {"optimizer", "optimizer", o.optimizer},
           {"adam-betas", "beta1 and beta2", betas},
           {"adam-eps", "eps", if_given(o.eps)},
@@ -796,6 +798,7 @@ void FullyShardedDataParallel::Parts::load(std::unique_ptr<CheckpointReader> che
   engine.model_folder = checkpoint->header().model_folder;
   engine.restore_policy();
   engine.start([&](std::size_t p) { return checkpoint->was_trained(parameters()[p].name); });
+  warnings.push_back(describe_changed_algorithms(checkpoint->header().gemm_algorithms, engine.model().gemm_algorithms()));
   warnings.push_back(describe_new_states(engine.model().layout(), parameters(), *checkpoint));
   std::erase(warnings, "");
   if (world.rank() == 0) print_warnings(warnings);

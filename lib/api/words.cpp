@@ -22,6 +22,7 @@ constexpr std::pair<std::string_view, std::string_view> words[] = {
     {"micro-batches per update", "gradient_accumulation_steps"},
     {"sequence length", "sequence_length"},
     {"shard group size", "shard_group_size"},
+    {"file of algorithms", "gemm_algorithms"},
     {"least parameters of a unit", "min_num_params"},
     {"custom units", "wrap_patterns"},
     {"frozen parameters", "freeze"},

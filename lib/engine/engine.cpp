@@ -130,13 +130,16 @@ CheckpointHeader Engine::header() const {
           .units = {layout.units().begin(), layout.units().end()},
           .optimizer = std::string(options_.sharding.optimizer.kind->name),
           .options_json = "{}",
+          .gemm_algorithms = model_->gemm_algorithms(),
           .model_folder = model_folder,
           .base = base,
           .version = version_string()};
 }
 
 std::filesystem::path Engine::save(const SaveOptions& options, const CheckpointHeader& header, bool wait) {
-  return saver_.save(options, header, model_->layout(), executor().states(), wait);
+  CheckpointHeader stored = header;  // it may have been made before allocate()
+  stored.gemm_algorithms = model_->gemm_algorithms();
+  return saver_.save(options, stored, model_->layout(), executor().states(), wait);
 }
 
 }  // namespace fsdp

@@ -794,6 +794,7 @@ void add_run_options(OptionTable& table, TrainOptions& o) {
   add_attention_option(table, o.attention_backend);
   add_comm_options(table, o.comm);
   add_comm_thread_option(table, o.cpu.communication_thread);
+  add_gemm_algorithms_option(table, o.execution.gemm_algorithms);
   table.integer("seed", "N", o.seed, {0, 4294967295.0},
                 "Seed of the random initial weights, of --shuffle, of dropout, and of stochastic rounding.");
   table.integer("log-interval", "N", o.log_interval, {1}, "Print a line every N updates.");

@@ -24,6 +24,7 @@
 #include "plan/prediction.hpp"
 #include "plan/timeline.hpp"
 #include "plan/traffic.hpp"
+#include "run/gemm_algorithms.hpp"
 #include "train/train_data.hpp"
 
 namespace fsdp {
@@ -180,11 +181,12 @@ void fill_shard(const LoopContext& loop, const Origin& origin) {
 Machine find_machine(const TrainOptions& options, Communicator& world) {
   if (options.dry_run) {
     const DeviceKind kind = kind_to_plan_for(options.device);
-    agree(world, [&] { check_cpu_options(kind, options.cpu); });
+    agree(world, [&] { check_cpu_options(kind, options.cpu), check_gemm_algorithms(options.execution.gemm_algorithms, kind); });
     return {start_rank_to_plan(options.threads, world, options.cpu), kind};
   }
   Machine machine = {start_rank(options.device, options.threads, world, options.cpu)};
   machine.kind = machine.device->kind();
+  agree(world, [&] { check_gemm_algorithms(options.execution.gemm_algorithms, machine.kind); });
   // Runs one matrix product to load the library's code, so that the memory of that code does not count as memory of the run.
   std::array<float, 5 * 64> x{};  // enough rows that the library computes the product, not our own kernel for few rows
   kernels::gemm(*make_host_stream(), kernels::Trans::no, kernels::Trans::no, 16, 8, 8, &x[0], 8, &x[128], 8, &x[192], 8,
@@ -485,6 +487,11 @@ void prepare(const LoopContext& loop, const Machine& machine, const MemoryAccoun
   if (const std::string& data = engine.model().mesh().data_description; !data.empty())
     loop.log.say(wrapped("collectives of GPUs: " + data));
   engine.executor().observe(flight);
+  if (origin.checkpoint)
+    if (const std::string changed =
+            describe_changed_algorithms(origin.checkpoint->header().gemm_algorithms, engine.model().gemm_algorithms());
+        !changed.empty())
+      loop.log.warn(changed);
   const Timer timer;
   agree(loop.world, [&] { fill_shard(loop, origin); });
   Progress& progress = engine.progress();

@@ -6,7 +6,9 @@
 #include <boost/test/unit_test.hpp>
 
 #include "families.hpp"
+#include "files/checksum.hpp"
 #include "jobs/job.hpp"
+#include "support/files.hpp"
 #include "support/golden.hpp"
 #include "support/gpu.hpp"
 
@@ -282,6 +284,102 @@ BOOST_AUTO_TEST_CASE(heads_that_need_more_shared_memory_are_refused_at_the_start
     BOOST_TEST(outcome.times_said("heads of 184 numbers in fp32 need ") == (fits ? 0u : 1u), outcome.output);
     BOOST_TEST(outcome.says("train on the CPU, or in bf16") == false, outcome.output);  // 184 is more than tensor cores take
   }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+// The double has two algorithms for each product, which add in other orders. A variable makes one of them slow.
+BOOST_AUTO_TEST_SUITE(timed_algorithms)
+
+/// The job for `np` ranks with 12 micro-batches of one sequence, so that all numbers of ranks have the same products.
+std::vector<std::string> timed(int np, int last, const std::vector<std::string>& more, const std::string& variable = "A=0") {
+  std::vector<std::string> options = {"--device", "cuda", "--invariant", "--update-freq", std::to_string(12 / np)};
+  options.insert(options.end(), more.begin(), more.end());
+  std::vector<std::string> words = {"env", variable};
+  for (const std::string& word : job(np, last, options)) words.push_back(word);
+  *(std::find(words.begin(), words.end(), "--batch-size") + 1) = "1";
+  return words;
+}
+
+const std::vector<std::string> by_table = {"--gemm-algorithms", "../table"};
+const std::string first_is_slow = "FSDP_CUDA_DOUBLE_SLOW_ALGORITHM=0", second_is_slow = "FSDP_CUDA_DOUBLE_SLOW_ALGORITHM=1";
+const std::string same_bits = "will not have the same bits";
+
+Outcome run_in(const fs::path& folder, const std::string& name, const std::vector<std::string>& words) {
+  fs::create_directories(folder / name);
+  return run(folder / name, words);
+}
+
+BOOST_AUTO_TEST_CASE(a_table_gives_the_same_bits) {
+  const auto folder = fresh_folder();
+  const Outcome made = run_in(folder, "1", timed(1, 4, by_table, first_is_slow));
+  BOOST_TEST_REQUIRE(made.code == 0, made.output);
+  const std::string table = read_file(folder / "table");
+  BOOST_TEST(table.find("made on GPU made of threads") != std::string::npos, table);
+  const std::vector<double> expected = losses(folder / "1");
+  BOOST_TEST(expected.size() == 4u);
+  for (const int np : {2, 4}) {  // nothing is timed: the other algorithm would be faster now
+    const std::string name = std::to_string(np);
+    const Outcome more = run_in(folder, name, timed(np, 4, by_table, second_is_slow));
+    BOOST_TEST(more.code == 0, more.output);
+    BOOST_TEST(losses(folder / name) == expected, boost::test_tools::per_element());
+  }
+  BOOST_TEST(run_in(folder, "own", timed(1, 4, {})).code == 0);
+  BOOST_TEST((losses(folder / "own") != expected));
+  for (const int last : {2, 4}) {
+    const Outcome part = run_in(folder, "resumed", timed(1, last, by_table, second_is_slow));
+    BOOST_TEST(part.code == 0, part.output);
+    BOOST_TEST(!part.says(same_bits), part.output);
+  }
+  BOOST_TEST(losses(folder / "resumed") == expected, boost::test_tools::per_element());
+  BOOST_TEST(read_file(folder / "table") == table);
+  // A resume without the table, then one with another table.
+  const Outcome without = run_in(folder, "resumed", timed(1, 5, {}));
+  BOOST_TEST(without.says(same_bits), without.output);
+  BOOST_TEST(without.says("without a file of algorithms now"), without.output);
+  const Outcome with_another = run_in(folder, "1", timed(1, 5, {"--gemm-algorithms", "other"}, second_is_slow));
+  BOOST_TEST(with_another.says(same_bits), with_another.output);
+  // Another batch has other products, which are added.
+  std::vector<std::string> words = timed(1, 1, by_table);
+  *(std::find(words.begin(), words.end(), "--batch-size") + 1) = "2";
+  const Outcome larger = run_in(folder, "larger", words);
+  BOOST_TEST(larger.code == 0, larger.output);
+  BOOST_TEST(read_file(folder / "table").size() > table.size());
+}
+
+BOOST_AUTO_TEST_CASE(a_wrong_table_is_refused) {
+  const auto folder = fresh_folder();
+  BOOST_TEST_REQUIRE(run_in(folder, "1", timed(1, 1, by_table)).code == 0);
+  const std::string table = read_file(folder / "table");
+  const auto refused = [&](const std::string& text, const std::string& why, const std::string& variable = "A=0") {
+    std::ofstream(folder / "table") << text;
+    const Outcome outcome = run_in(folder, "refused", timed(2, 1, by_table, variable));
+    BOOST_TEST(outcome.code == 2, outcome.output);
+    BOOST_TEST(outcome.times_said(why) == 1u, outcome.output);
+    BOOST_TEST(read_file(folder / "table") == text);
+  };
+  refused(table, "it was made on GPU made of threads", "FSDP_CUDA_DOUBLE_NAME=Another GPU");
+  refused(table.substr(0, table.size() / 2), "its checksum is wrong");
+  refused("", "it does not begin like a file of GEMM algorithms");
+  std::string edited = table;
+  edited[edited.find("aligned 16: ") + 12] ^= 1;
+  refused(edited, "its checksum is wrong");
+  const auto begin = edited.rfind("checksum ");
+  edited = edited.substr(0, begin) + "checksum " + fsdp::checksum_text(fsdp::checksum(edited.data(), begin)) + "\n";
+  refused(edited, "cannot use the algorithm for a product");
+  const Outcome unwritable = run_in(folder, "refused", timed(1, 1, {"--gemm-algorithms", "missing/table"}));
+  BOOST_TEST(unwritable.code != 0);
+  BOOST_TEST(unwritable.says("missing"), unwritable.output);
+  for (const bool dry : {false, true}) {
+    std::vector<std::string> options = {"--gemm-algorithms", "table", "--device", "cpu"};
+    if (dry) options.push_back("--dry-run");
+    const Outcome on_cpu = run_in(folder, "refused", job(2, 1, options));
+    BOOST_TEST(on_cpu.code == 2, on_cpu.output);
+    BOOST_TEST(on_cpu.times_said("--gemm-algorithms needs a GPU") == 1u, on_cpu.output);
+  }
+  // A dry run times nothing.
+  BOOST_TEST(run_in(folder, "dry", timed(1, 1, {"--gemm-algorithms", "table", "--dry-run"})).code == 0);
+  BOOST_TEST(!fs::exists(folder / "dry/table"));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -40,6 +40,8 @@ class LaunchRecorder final : public kernels::DeviceKernels {
   void gemm(Stream&, const kernels::Product&) const override {}
   kernels::Cudnn load_cudnn() const override { throw UserError("a GPU that computes nothing has no cuDNN"); }
   void prepare_attention(DType, const kernels::AttentionShape&, bool) const override {}
+  kernels::GemmAlgorithm fastest_algorithm(Stream&, const kernels::Product&) const override { return {}; }
+  void use_algorithm(Stream&, const kernels::Product&, const kernels::GemmAlgorithm&) const override {}
   void attention_forward(Stream&, const kernels::AttentionForwardCall& call) const override {
     (*launches_)["attention"].add(kernels::attention_blocks(call.type, call.shape).forward);
   }

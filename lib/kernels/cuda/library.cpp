@@ -1,8 +1,13 @@
 // The entry point of libfsdp_cuda for libfsdp: see device/cuda_library.hpp.
 #include "device/cuda_library.hpp"
 
+#include <array>
+#include <cmath>
+#include <vector>
+
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "base/quantile.hpp"
 #include "device/cuda/cuda_device.hpp"
 #include "kernels/cuda/attention.hpp"
 #include "kernels/cuda/attention_blocks.hpp"
@@ -32,6 +37,30 @@ class CudaKernels final : public kernels::DeviceKernels {
   void gemm(Stream& stream, const kernels::Product& product) const override {
     CudaStream& on = cuda_stream(stream);
     products_.multiply(on.next_call(), product, on.workspace().data(), on.workspace().bytes());
+  }
+  kernels::GemmAlgorithm fastest_algorithm(Stream& stream, const kernels::Product& product) const override {
+    const std::size_t workspace_bytes = cuda_stream(stream).workspace().bytes();
+    kernels::GemmAlgorithm fastest{};
+    double least = HUGE_VAL;
+    for (const kernels::GemmAlgorithm& algorithm : products_.suggested(product, workspace_bytes)) {
+      products_.use(product, algorithm, workspace_bytes);
+      gemm(stream, product);  // the first call may load the kernel
+      stream.synchronize();
+      stream.begin_marks(true);
+      std::array<std::int64_t, 6> marks{};
+      marks[0] = stream.mark();
+      for (std::size_t i = 1; i < marks.size(); ++i) gemm(stream, product), marks[i] = stream.mark();
+      stream.synchronize();
+      std::vector<double> ns;
+      for (std::size_t i = 1; i < marks.size(); ++i)
+        ns.push_back(static_cast<double>(stream.time_of(marks[i]) - stream.time_of(marks[i - 1])));
+      if (const double median = quantile(ns, 0.5); median < least) least = median, fastest = algorithm;
+    }
+    stream.begin_marks(false);
+    return fastest;
+  }
+  void use_algorithm(Stream& stream, const kernels::Product& product, const kernels::GemmAlgorithm& algorithm) const override {
+    products_.use(product, algorithm, cuda_stream(stream).workspace().bytes());
   }
   kernels::Cudnn load_cudnn() const override {
     if (!cudnn_) cudnn_ = kernels::load_cudnn_library();
