@@ -10,7 +10,7 @@
 
 namespace fsdp::kernels {
 
-/// Causal attention by cuDNN on the current device. The functions queue work and return. They throw UserError.
+/// Causal attention by cuDNN on the current device.
 class CudnnAttention {
  public:
   virtual ~CudnnAttention() = default;
