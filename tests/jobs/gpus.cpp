@@ -18,19 +18,19 @@ int ranks_of_lost_jobs() { return ranks_of_nccl(wants_real_gpu() ? 8 : 3); }
 /// With this many layers, an update has more launches than CUDA queues before it blocks the host.
 const std::string deep = "--decoder-layers 32 ";
 
-/// On a real GPU the model is wider, so that launches wait in the queue; on the double it would take too long.
-std::string sizes_of_model(const std::string& more) {
-  const bool wide = wants_real_gpu() && !std::getenv("FSDP_CUDA_DOUBLE_DEVICES");
-  return std::string(more.starts_with(deep) ? "" : "--decoder-layers 2 ") +
-         (wide ? "--decoder-embed-dim 1024 --decoder-attention-heads 16 "
-               : "--decoder-embed-dim 32 --decoder-attention-heads 4 ");
-}
-
+/// The options of a run: `more`, and others unless `more` has them. On a real GPU the model is wider, so that launches wait in
+/// the queue; on the double it would take too long.
 std::vector<std::string> options(const std::string& name, const std::string& more) {
-  return split((golden_folder("gpt2-tied") / "train.bin").string() + " --arch gpt2 --vocab-size 211 " + sizes_of_model(more) +
-               "--tokens-per-sample 16 --batch-size 1 --lr 1e-3 --clip-norm 1 --log-interval 1 --threads 1 "
-               "--log-file " +
-               name + ".jsonl --save-dir " + name + (more.find("--device") == more.npos ? " --device cuda " : " ") + more);
+  const bool wide = wants_real_gpu() && !std::getenv("FSDP_CUDA_DOUBLE_DEVICES");
+  std::string all = (golden_folder("gpt2-tied") / "train.bin").string() +
+                    " --arch gpt2 --vocab-size 211 --lr 1e-3 --clip-norm 1 --log-interval 1 --threads 1 --log-file " + name +
+                    ".jsonl --save-dir " + name + " " + more;
+  for (const auto& [option, value] :
+       {std::pair("--decoder-layers", "2"), std::pair("--decoder-embed-dim", wide ? "1024" : "32"),
+        std::pair("--decoder-attention-heads", wide ? "16" : "4"), std::pair("--tokens-per-sample", "16"),
+        std::pair("--batch-size", "1"), std::pair("--device", "cuda")})
+    if (more.find(option) == more.npos) all += format(" {} {}", option, value);
+  return split(all);
 }
 
 /// Runs on `devices` devices of the double, or on real GPUs. Only the last rank gets `environment`. With FSDP_TEST_AS_NODES,
@@ -197,11 +197,24 @@ BOOST_AUTO_TEST_CASE(attention_by_cudnn) {
   BOOST_TEST_REQUIRE(without.code == 0, without.output);
   BOOST_TEST(without.says("attention by the kernels of fsdp: cuDNN's attention cannot be used"), without.output);
   BOOST_TEST(!without.says("give "), without.output);
-  ::setenv("FSDP_CUDNN_LIBRARY", (folder / "absent.jsonl").c_str(), 1);
-  std::ofstream(folder / "absent.jsonl") << "no library\n";
-  const Outcome damaged = train(folder, 2, 2, "damaged", bf16 + cudnn);
-  BOOST_TEST(damaged.code == 2);
-  BOOST_TEST(damaged.says("install cuDNN 9 and NVRTC"), damaged.output);
+  // A library that cannot be loaded, and one that fails when it is first used.
+  const std::string install =
+      "; install cuDNN 9 and NVRTC of the CUDA version of this build, add their folders to LD_LIBRARY_PATH";
+  for (const auto& [file, fails, why, advice] :
+       {std::tuple(FSDP_CUDNN_WITHOUT_NVRTC, "0", std::string("libnvrtc.so.0: cannot open shared object file"), install),
+        std::tuple(FSDP_CUDNN_DOUBLE, "1", std::string("cudnnCreate: CUDNN_STATUS_NOT_INITIALIZED"),
+                   std::string("; install a cuDNN 9 that supports this GPU and its driver"))}) {
+    const Variables variables = {{"FSDP_CUDNN_LIBRARY", file}, {"FSDP_CUDNN_DOUBLE_FAILS", fails}};
+    const Outcome refused = train(folder, 2, 2, "refused", bf16 + cudnn),
+                  other = train(folder, 2, 2, "refused", bf16 + "--no-save --attention-backend auto");
+    BOOST_TEST(refused.code == 2);
+    BOOST_TEST(refused.times_said("cuDNN's attention cannot be used (" + why) == 1u, refused.output);
+    BOOST_TEST(refused.says(advice), refused.output);
+    BOOST_TEST(other.code == 0, other.output);
+    BOOST_TEST(other.times_said("attention by the kernels of fsdp: cuDNN's attention cannot be used (" + why) == 1u,
+               other.output);
+    BOOST_TEST(!other.says(advice), other.output);
+  }
 
   ::setenv("FSDP_CUDNN_LIBRARY", FSDP_CUDNN_DOUBLE, 1);
   const Outcome other = train(folder, 2, 2, "other", bf16 + cudnn, {}, "FSDP_CUDNN_DOUBLE_VERSION=91900");
@@ -224,7 +237,12 @@ BOOST_AUTO_TEST_CASE(attention_by_cudnn) {
   for (const auto& [more, why] :
        {std::pair("--max-update 1", "cuDNN's is for bf16 and fp16"),
         std::pair("--max-update 1 --bf16 --attention-dropout 0.1", "cuDNN's would drop other"),
-        std::pair("--max-update 1 --bf16 --document-attention --eos-token-id 3", "cuDNN's is not used for documents")}) {
+        std::pair("--max-update 1 --bf16 --document-attention --eos-token-id 3", "cuDNN's is not used for documents"),
+        std::pair("--max-update 1 --bf16 --decoder-embed-dim 48",
+                  "cuDNN's takes heads whose size is a multiple of 8, at most 256"),
+        std::pair("--max-update 1 --bf16 --decoder-embed-dim 544", "on this GPU, cuDNN's takes heads of at most 128 numbers"),
+        std::pair("--dry-run --bf16 --tokens-per-sample 1024 --batch-size 512",
+                  "cuDNN's needs a workspace of more than 1 GiB for one head of keys")}) {
     const Outcome outcome = train(folder, 2, 2, "shape", std::string(more) + " --no-save " + cudnn);
     BOOST_TEST(outcome.code == 0, outcome.output);
     BOOST_TEST(outcome.times_said(std::string("attention by the kernels of fsdp: ") + why) == 1u, outcome.output);

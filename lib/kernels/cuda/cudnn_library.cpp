@@ -25,7 +25,7 @@ std::string file_of_cudnn_library() {
 
 std::unique_ptr<CudnnAttention> load_cudnn_library() {
   const std::string file = file_of_cudnn_library();
-  const auto refuse = [&](const std::string& why, const char* advice) {
+  const auto refuse = [](const std::string& why, const char* advice) {
     throw UserError(format("cuDNN's attention cannot be used ({}); {}", why, advice));
   };
   if (!std::filesystem::exists(file))
@@ -40,7 +40,12 @@ std::unique_ptr<CudnnAttention> load_cudnn_library() {
   if (!entry || std::string_view(entry()->version) != FSDP_VERSION)
     refuse(format("{} is of another version of fsdp", file),
            "install both libraries of one build, or give `attention backend` own");
-  return entry()->make();
+  try {
+    return entry()->make();
+  } catch (const CallError& error) {
+    refuse(error.what(), "install a cuDNN 9 that supports this GPU and its driver, or give `attention backend` own");
+    throw;
+  }
 }
 
 }  // namespace fsdp::kernels

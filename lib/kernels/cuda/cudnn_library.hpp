@@ -10,14 +10,15 @@
 
 namespace fsdp::kernels {
 
-/// Causal attention by cuDNN on the current device. The functions queue work and return. They throw UserError.
+/// Causal attention by cuDNN on the current device.
 class CudnnAttention {
  public:
   virtual ~CudnnAttention() = default;
   /// The version of cuDNN that is loaded, such as "9.26.0".
   virtual std::string version() const = 0;
   /// Builds the plan of a pass. `shape` may have only a part of the heads: then `heads` is the number of query heads of the
-  /// tensors. Rows of out are heads * D elements apart, and sequences of lse are heads * T apart.
+  /// tensors. Rows of out are heads * D elements apart, and sequences of lse are heads * T apart. Throws UserError if cuDNN
+  /// does not take the shape, or needs more workspace than is planned.
   virtual void prepare(DType type, const AttentionShape& shape, std::size_t heads, bool backward) = 0;
   /// Computes all heads. call.scratch has cudnn_forward_workspace bytes.
   virtual void forward(cudaStream_t stream, const AttentionForwardCall& call) = 0;

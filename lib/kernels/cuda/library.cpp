@@ -63,20 +63,18 @@ class CudaKernels final : public kernels::DeviceKernels {
     products_.use(product, algorithm, cuda_stream(stream).workspace().bytes());
   }
   kernels::Cudnn load_cudnn() const override {
-    if (!cudnn_) cudnn_ = kernels::load_cudnn_library();
-    return {cudnn_->version(), compute_capability_ == 90 ? kernels::most_cudnn_head_size : 128};
+    return {cudnn().version(), compute_capability_ == 90 ? kernels::most_cudnn_head_size : 128};
   }
   void prepare_attention(DType type, const kernels::AttentionShape& shape, bool backward) const override {
     if (shape.cudnn_parts == 0) return check_head_size(type, shape.D, backward);
-    load_cudnn();
-    cudnn_->prepare(type, shape, shape.H, false);
-    if (backward) cudnn_->prepare(type, part_of_heads(shape, shape.cudnn_parts), shape.H, true);
+    cudnn().prepare(type, shape, shape.H, false);
+    if (backward) cudnn().prepare(type, part_of_heads(shape, shape.cudnn_parts), shape.H, true);
   }
   void attention_forward(Stream& stream, const kernels::AttentionForwardCall& call) const override {
     if (uses_cudnn(call.shape, call.mask)) {
       kernels::AttentionForwardCall by_cudnn = call;
       by_cudnn.scratch = cudnn_workspace(call.scratch);
-      return cudnn_->forward(cuda_stream(stream).next_call(), by_cudnn);
+      return cudnn().forward(cuda_stream(stream).next_call(), by_cudnn);
     }
     check_head_size(call.type, call.shape.D, false);
     check_cuda(kernels::attention_forward_cuda(cuda_stream(stream).next_call(), call), "launching attention");
@@ -102,10 +100,12 @@ class CudaKernels final : public kernels::DeviceKernels {
                  D, name_of(type), format_bytes(static_cast<double>(needed)), format_bytes(static_cast<double>(shared_bytes_)),
                  kernels::tensor_attention_takes(DType::bf16, D) ? ", or in bf16" : ""));
   }
-  bool uses_cudnn(const kernels::AttentionShape& shape, const kernels::DropoutMask& mask) const {
-    if (shape.cudnn_parts == 0 || mask.dropped != 0) return false;
-    load_cudnn();
-    return true;
+  static bool uses_cudnn(const kernels::AttentionShape& shape, const kernels::DropoutMask& mask) {
+    return shape.cudnn_parts > 0 && mask.dropped == 0;
+  }
+  kernels::CudnnAttention& cudnn() const {
+    if (!cudnn_) cudnn_ = kernels::load_cudnn_library();
+    return *cudnn_;
   }
   /// Returns the first aligned address of the scratch.
   static float* cudnn_workspace(float* scratch) {
@@ -125,7 +125,7 @@ class CudaKernels final : public kernels::DeviceKernels {
       pointer = static_cast<Byte*>(pointer) + bytes;
     };
     for (std::size_t part = 0; part < parts; ++part) {
-      cudnn_->backward(cuda_stream(stream).next_call(), call, heads);
+      cudnn().backward(cuda_stream(stream).next_call(), call, heads);
       move(call.q, queries), move(call.dq, queries), move(call.out, queries), move(call.d_out, queries);
       move(call.k, keys), move(call.v, keys), move(call.dk, keys), move(call.dv, keys);
       call.lse += call.shape.H * call.shape.T;

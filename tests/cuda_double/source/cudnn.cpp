@@ -86,6 +86,10 @@ void run_backward(const AttentionBackwardCall& call, std::size_t heads) {
 
 class CudnnDouble final : public CudnnAttention {
  public:
+  CudnnDouble() {
+    if (cuda_double::environment_number("FSDP_CUDNN_DOUBLE_FAILS", 0) != 0)
+      throw CallError("cudnnCreate", "CUDNN_STATUS_NOT_INITIALIZED");
+  }
   std::string version() const override {
     const std::uint64_t v = cuda_double::environment_number("FSDP_CUDNN_DOUBLE_VERSION", 92600);
     return format("{}.{}.{}", v / 10000, v / 100 % 100, v % 100);
