@@ -452,6 +452,7 @@ struct FullyShardedDataParallel::Parts {
         options(agreed_options(user_options, *job)),
         engine(checked_model(description, user_options), options, world, user_options.background_saves,
                {.warn = [](const std::string& text) { print_warnings({text}); }}) {
+    engine.attention = library_of_attention;
     rows = engine.model().model().row_sizes;
     if (const auto* const chain = dynamic_cast<const Chain*>(&engine.model().model())) loss_of_layers = &chain->user_loss();
     if (const TransformerConfig* const config = engine.model().model().transformer_config; config && config->lora.rank > 0)
@@ -478,7 +479,8 @@ struct FullyShardedDataParallel::Parts {
     if (!model->transformer_config) return model;
     const AttentionChoice attention = choose_attention(options.attention_backend, *model->transformer_config, options.sharding,
                                                        options.attention_dropout, *job->rank.device, world);
-    if (!attention.why.empty()) print_warnings({"attention by the kernels of fsdp: " + attention.why});
+    if (!attention.why.empty() && world.rank() == 0) print_warnings({"attention by the kernels of fsdp: " + attention.why});
+    library_of_attention = attention.library;
     traits.cudnn_head_size = attention.cudnn_head_size;
     if (traits.cudnn_head_size > 0) model = agree(world, [&] { return description.build(traits); });
     return model;
@@ -716,6 +718,7 @@ struct FullyShardedDataParallel::Parts {
   const std::int64_t number = ++job->models;
   Communicator& world;
   const TrainOptions options;
+  std::string library_of_attention;  // set by checked_model(), which makes the model of `engine`
   Engine engine;
   const ShardingOptions& sharding = engine.options().sharding;
   RowSizes rows;
@@ -799,6 +802,10 @@ void FullyShardedDataParallel::Parts::load(std::unique_ptr<CheckpointReader> che
   engine.restore_policy();
   engine.start([&](std::size_t p) { return checkpoint->was_trained(parameters()[p].name); });
   warnings.push_back(describe_changed_algorithms(checkpoint->header().gemm_algorithms, engine.model().gemm_algorithms()));
+  if (!is_host(job->rank.device->kind()))
+    if (const std::string changed = describe_changed_attention(checkpoint->header().attention, engine.attention);
+        !changed.empty())
+      warnings.push_back(changed + "; attention_backend sets it");
   warnings.push_back(describe_new_states(engine.model().layout(), parameters(), *checkpoint));
   std::erase(warnings, "");
   if (world.rank() == 0) print_warnings(warnings);

@@ -130,6 +130,7 @@ CheckpointHeader Engine::header() const {
           .units = {layout.units().begin(), layout.units().end()},
           .optimizer = std::string(options_.sharding.optimizer.kind->name),
           .options_json = "{}",
+          .attention = attention,
           .gemm_algorithms = model_->gemm_algorithms(),
           .model_folder = model_folder,
           .base = base,

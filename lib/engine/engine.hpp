@@ -78,6 +78,7 @@ class Engine {
 
   std::string model_folder;       // the Hugging Face folder that the model came from; else empty
   std::optional<BaseModel> base;  // of adapters, once it is known
+  std::string attention;          // the library that computes attention; empty: the kernels of fsdp
 
  private:
   void make_model();

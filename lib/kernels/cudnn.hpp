@@ -27,9 +27,8 @@ inline constexpr std::size_t cudnn_forward_workspace = 256;
 /// scores in 16 bits, dk and dv of each query head if heads share keys, and a sum in fp32 for each query. The test
 /// cudnn.plans compares the formula with cuDNN; cuDNN 9.26 needs all of it on an H200, cuDNN 9.19 256 bytes less.
 constexpr std::size_t cudnn_workspace(const AttentionShape& s) {
-  const auto up = [](std::size_t n, std::size_t multiple) { return (n + multiple - 1) / multiple * multiple; };
-  return 2 * s.B * s.H * up(s.T, 64) * up(s.T, 128) + (s.K < s.H ? 4 * s.B * s.H * s.T * s.D : 0) + 4 * s.B * s.H * s.T +
-         cudnn_forward_workspace;
+  return 2 * s.B * s.H * round_up(s.T, 64) * round_up(s.T, 128) + (s.K < s.H ? 4 * s.B * s.H * s.T * s.D : 0) +
+         4 * s.B * s.H * s.T + cudnn_forward_workspace;
 }
 
 /// Returns `shape` with one of `parts` equal parts of its heads.

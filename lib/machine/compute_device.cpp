@@ -93,6 +93,13 @@ AttentionChoice choose_attention(AttentionBackend wanted, const TransformerConfi
   return {cudnn.most_head_size, "cuDNN " + cudnn.version, {}};
 }
 
+std::string describe_changed_attention(const std::string& before, const std::string& now) {
+  if (before == now) return "";
+  const auto name = [](const std::string& library) { return library.empty() ? "the kernels of fsdp" : library; };
+  return format("attention was computed by {} before, and is computed by {} now, so the results have other last digits",
+                name(before), name(now));
+}
+
 ShardingOptions options_for(DeviceKind kind, ShardingOptions options) {
   if (is_host(kind)) options.plan.offload_optimizer = options.plan.offload_parameters = false;
   return options;

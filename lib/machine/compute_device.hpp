@@ -45,6 +45,10 @@ AttentionChoice plan_attention(AttentionBackend wanted, const TransformerConfig&
 AttentionChoice choose_attention(AttentionBackend wanted, const TransformerConfig& config, const ShardingOptions& sharding,
                                  double dropout, Device& device, Communicator& world);
 
+/// Describes the difference between the libraries (AttentionChoice::library) that computed attention on a GPU before a run was
+/// stopped and after; empty if they are equal.
+std::string describe_changed_attention(const std::string& before, const std::string& now);
+
 /// Returns `options` for this kind of device. On a CPU, offloading is turned off, because a CPU computes in host memory.
 ShardingOptions options_for(DeviceKind kind, ShardingOptions options);
 

@@ -664,7 +664,7 @@ void add_precision_options(OptionTable& table, TrainOptions& o, const std::funct
 std::size_t read_blocks(const std::string& name, const std::string& value) {
   std::size_t blocks = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), blocks);
-  if (value.empty() || error != std::errc() || end != value.data() + value.size())
+  if (error != std::errc() || end != value.data() + value.size())
     throw UserError(format("{} '{}' is neither a number of blocks nor auto; give a whole number from 0, or auto", name, value));
   return blocks;
 }
@@ -687,13 +687,12 @@ void add_memory_options(OptionTable& table, TrainOptions& o) {
             "N.")
       .sets("number of recomputed blocks");
   table
-      .size(
-          "memory-limit", "SIZE", o.memory_limit,
-          "Memory of a rank, on a GPU or a CPU. Pieces of logits get smaller if a rank needs more (not with --invariant, "
-          "because "
-          "the bits then differ), and the program ends before it trains if that is not enough. fsdp-plan marks the strategies "
-          "that fit, and names the one of them that communicates least.",
-          std::size_t{1} << 20)
+      .size("memory-limit", "SIZE", o.memory_limit,
+            "Memory of a rank, on a GPU or a CPU. Pieces of logits get smaller if a rank needs more (not with --invariant, "
+            "because the bits then differ), and the program ends before it trains if that is not enough. fsdp-plan marks the "
+            "strategies "
+            "that fit, and names the one of them that communicates least.",
+            std::size_t{1} << 20)
       .unset("no limit")
       .sets("memory limit");
   add_offload_options(table, sharding);

@@ -12,45 +12,18 @@
 #include "files/checksum.hpp"
 #include "files/input_file.hpp"
 #include "files/output_file.hpp"
+#include "kernels/silent.hpp"
 #include "run/executor.hpp"
 
 namespace fsdp {
 
 namespace {
 
-/// Records products, and computes nothing.
-class ProductRecorder final : public kernels::DeviceKernels {
+class ProductRecorder final : public kernels::SilentKernels {
  public:
-  explicit ProductRecorder(std::vector<kernels::Product>& found) : found_(found) {}
-  void rows(Stream&, const std::type_info&, const void*, std::size_t) const override {}
-  void gemm(Stream&, const kernels::Product& product) const override { found_.push_back(product); }
-  kernels::GemmAlgorithm fastest_algorithm(Stream&, const kernels::Product&) const override { return {}; }
-  void use_algorithm(Stream&, const kernels::Product&, const kernels::GemmAlgorithm&) const override {}
-  kernels::Cudnn load_cudnn() const override { return {}; }
-  void prepare_attention(DType, const kernels::AttentionShape&, bool) const override {}
-  void attention_forward(Stream&, const kernels::AttentionForwardCall&) const override {}
-  void attention_backward(Stream&, const kernels::AttentionBackwardCall&) const override {}
-  std::string gemm_description() const override { return {}; }
+  void gemm(Stream&, const kernels::Product& product) const override { found.push_back(product); }
 
- private:
-  std::vector<kernels::Product>& found_;
-};
-
-class ProductStream final : public Stream {
- public:
-  explicit ProductStream(std::vector<kernels::Product>& found) : kernels_(found) {}
-  DeviceKind kind() const override { return DeviceKind::cuda; }
-  const kernels::DeviceKernels* kernels() const override { return &kernels_; }
-  void submit(Work work) override { work.run(work.context, work.index); }
-  Event record() override { return {this, 0}; }
-  void wait(Event) override {}
-  void synchronize() override {}
-  void cancel() noexcept override {}
-  bool is_asynchronous() const override { return false; }
-  void copy(void*, const void*, std::size_t) override {}
-
- private:
-  ProductRecorder kernels_;
+  mutable std::vector<kernels::Product> found;
 };
 
 /// Describes everything that the choice of an algorithm depends on.
@@ -129,14 +102,14 @@ Algorithms read_algorithms(const std::filesystem::path& file, const std::string&
 }  // namespace
 
 std::vector<kernels::Product> Executor::products() {
-  std::vector<kernels::Product> found;
-  ProductStream recording(found);
+  const ProductRecorder recorder;
+  kernels::SilentStream recording(recorder);
   const UpdateScalars scalars = {.tokens = 1};
   for (const auto* list : {&plan_.update, &plan_.evaluation})
     for (const Operation& op : *list)
       if (op.stream == StreamId::compute && op.find(OperandName::weights))
         op.kind->run({facts_, recording, op, scalars, step_, 0});
-  return found;
+  return std::move(recorder.found);
 }
 
 void check_gemm_algorithms(const std::filesystem::path& file, DeviceKind kind) {

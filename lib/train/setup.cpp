@@ -210,18 +210,15 @@ void find_attention(const RunContext& run, const Origin& origin, Machine& machin
                                                         options.attention_dropout, *machine.device, run.world)
                                      : plan_attention(options.attention_backend, origin.config, options.sharding,
                                                       options.attention_dropout, machine.kind);
-  const auto name = [](const std::string& library) { return library.empty() ? "the kernels of fsdp" : library; };
   const AttentionChoice& now = machine.attention;
   if (!now.why.empty())
     run.log.say(wrapped(format("attention by the kernels of fsdp: {}", now.why)));
   else if (!now.library.empty())
     run.log.say("attention by " + now.library);
   if (!origin.checkpoint || options.dry_run || is_host(machine.kind)) return;
-  if (const std::string& before = origin.checkpoint->header().attention; before != now.library)
-    run.log.warn(
-        format("attention was computed by {} before, and is computed by {} now, so the results have other last digits; "
-               "--attention-backend sets it",
-               name(before), name(now.library)));
+  if (const std::string changed = describe_changed_attention(origin.checkpoint->header().attention, now.library);
+      !changed.empty())
+    run.log.warn(changed + "; --attention-backend sets it");
 }
 
 std::string arithmetic_of(const Machine& machine) {
@@ -324,8 +321,7 @@ Engine make_engine(const RunContext& run, const Origin& origin, const Machine& m
       if (!machine.device && !is_host(machine.kind) && options.memory_limit == 0)
         throw UserError(
             "--recompute-num-layers auto needs the memory of a GPU (a dry run does not look for one); give --memory-limit "
-            "SIZE, "
-            "or the number of blocks");
+            "SIZE, or the number of blocks");
     });
     options.recompute_to_fit = options.memory_limit > 0 ? options.memory_limit : free_memory_of_a_rank(machine, run.world);
   }

@@ -62,7 +62,6 @@ CheckpointHeader make_header(const TrainOptions& options, const Engine& engine, 
   CheckpointHeader header = engine.header();
   header.options_json = json_text(to_json(options));
   header.arithmetic = arithmetic_of(machine);
-  header.attention = machine.attention.library;
   header.first_start = first_start;
   header.tokenizer_files = std::move(tokenizer_files);
   return header;
@@ -199,6 +198,7 @@ int train(const TrainOptions& given, Communicator& world) {
   find_attention(run, origin, machine);
   Progress first = first_progress(run, origin, machine);
   Engine engine = make_engine(run, origin, machine, lock.get());
+  engine.attention = machine.attention.library;
   Progress& progress = engine.progress() = std::move(first);
   engine.model_folder = origin.model_folder, engine.base = origin.base;
   const ShardedModel& model = engine.model();

@@ -108,13 +108,13 @@ std::vector<GemmAlgorithm> CudaProducts::suggested(const Shape& s, const Prepare
   check(cublasLtMatmulAlgoGetHeuristic(handle_, described.description.get(), described.b.get(), described.a.get(),
                                        described.out.get(), described.out.get(), preference, most, found.data(), &count),
         "choosing an algorithm");
-  if (count == 0)
-    throw CallError("cublasLtMatmulAlgoGetHeuristic",
-                    format("no algorithm for a product with m x k x n = {} x {} x {}", s.m, s.k, s.n));
   std::vector<GemmAlgorithm> algorithms;
   for (int i = 0; i < count; ++i)
     if (const auto& one = found[static_cast<std::size_t>(i)]; one.state == CUBLAS_STATUS_SUCCESS)
       algorithms.push_back(std::bit_cast<GemmAlgorithm>(one.algo));
+  if (algorithms.empty())
+    throw CallError("cublasLtMatmulAlgoGetHeuristic",
+                    format("no algorithm for a product with m x k x n = {} x {} x {}", s.m, s.k, s.n));
   return algorithms;
 }
 

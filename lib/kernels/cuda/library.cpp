@@ -73,7 +73,7 @@ class CudaKernels final : public kernels::DeviceKernels {
   void attention_forward(Stream& stream, const kernels::AttentionForwardCall& call) const override {
     if (uses_cudnn(call.shape, call.mask)) {
       kernels::AttentionForwardCall by_cudnn = call;
-      by_cudnn.scratch = cudnn_workspace(call.scratch);
+      by_cudnn.scratch = aligned_workspace(call.scratch);
       return cudnn().forward(cuda_stream(stream).next_call(), by_cudnn);
     }
     check_head_size(call.type, call.shape.D, false);
@@ -108,15 +108,13 @@ class CudaKernels final : public kernels::DeviceKernels {
     return *cudnn_;
   }
   /// Returns the first aligned address of the scratch.
-  static float* cudnn_workspace(float* scratch) {
-    const auto address = reinterpret_cast<std::uintptr_t>(scratch);
-    return reinterpret_cast<float*>((address + kernels::cudnn_alignment - 1) / kernels::cudnn_alignment *
-                                    kernels::cudnn_alignment);
+  static float* aligned_workspace(float* scratch) {
+    return reinterpret_cast<float*>(round_up(reinterpret_cast<std::uintptr_t>(scratch), kernels::cudnn_alignment));
   }
   /// Computes the heads in shape.cudnn_parts calls, which use the workspace one after another.
   void backward_by_cudnn(Stream& stream, kernels::AttentionBackwardCall call) const {
     const std::size_t heads = call.shape.H, parts = call.shape.cudnn_parts;
-    call.scratch = cudnn_workspace(call.scratch);
+    call.scratch = aligned_workspace(call.scratch);
     call.shape = kernels::part_of_heads(call.shape, parts);
     const std::size_t queries = call.shape.H * call.shape.D * size_of(call.type),
                       keys = call.shape.K * call.shape.D * size_of(call.type);
