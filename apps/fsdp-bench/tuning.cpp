@@ -74,8 +74,7 @@ std::size_t memory_limit(const BenchOptions& options, Communicator& world, Group
                              device.description()));
     limit = static_cast<std::size_t>(figures->memory_bytes);
   });
-  constexpr std::size_t most = std::size_t{1} << 62;
-  return most - world.max(most - limit);  // the minimum over all ranks
+  return world.min(limit);
 }
 
 /// Returns the memory that a rank of a training run needs, with these options and asynchronous saves.

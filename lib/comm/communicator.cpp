@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "base/narrow.hpp"
@@ -31,6 +32,12 @@ void Group::max(std::span<std::size_t> values) {
     std::size_t& most = values[k % values.size()];
     most = std::max(most, static_cast<std::size_t>(all[k]));
   }
+}
+
+std::size_t Group::min(std::size_t mine) {
+  constexpr std::size_t most = std::numeric_limits<std::int64_t>::max();
+  const auto value = static_cast<std::int64_t>(std::min(mine, most));
+  return static_cast<std::size_t>(std::ranges::min(gather(std::span(&value, 1))));
 }
 
 namespace {

@@ -83,6 +83,8 @@ class Group {
   /// Replaces each value by its maximum over the ranks. Values must be below 2^63.
   void max(std::span<std::size_t> values);
   std::size_t max(std::size_t mine) { return max(std::span(&mine, 1)), mine; }
+  /// Returns the minimum over the ranks. A value of 2^63 or more counts as 2^63 - 1.
+  std::size_t min(std::size_t mine);
   /// Returns the values of all ranks, ordered by rank: the values of rank r begin at index r * mine.size(). All ranks must
   /// pass the same number of values.
   std::vector<std::int64_t> gather(std::span<const std::int64_t> mine);

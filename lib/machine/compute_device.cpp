@@ -74,18 +74,25 @@ AttentionChoice choose_attention(AttentionBackend wanted, const TransformerConfi
   kernels::Cudnn cudnn = {};
   agree(world, [&] {
     try {
-      cudnn = device.make_stream(StreamUse::communication)->kernels()->load_cudnn();
+      const std::shared_ptr<Stream> stream = device.make_stream(StreamUse::communication);
+      cudnn = stream->kernels()->load_cudnn();
+      DeviceTraits traits = cuda_traits();
+      traits.cudnn_head_size = cudnn.most_head_size;
+      if (wanted == AttentionBackend::automatic)  // cuDNN may refuse a shape
+        prepare_attention(config, *stream, sharding.batch, sharding.types.parameter, traits, true);
     } catch (const UserError& error) {
       if (wanted == AttentionBackend::cudnn) throw;
+      cudnn = {};
       const std::string problem = error.what();
       choice.why = problem.substr(0, problem.rfind("; "));  // without the advice
     }
   });
-  require_same(world, cudnn.version.empty() ? "no cuDNN" : "cuDNN " + cudnn.version, [&](const std::string& first) {
+  const std::string found = cudnn.version.empty() ? "no cuDNN for this attention" : "cuDNN " + cudnn.version;
+  require_same(world, found, [&](const std::string& first) {
     throw UserError(
         format("this rank finds {}, and rank 0 finds {} (their results would differ); install the same version on "
                "all nodes, or give `attention backend` own",
-               cudnn.version.empty() ? "no cuDNN" : "cuDNN " + cudnn.version, first));
+               found, first));
   });
   if (choice.why.empty() && config.head_size > cudnn.most_head_size)
     choice.why = format("on this GPU, cuDNN's takes heads of at most {} numbers", cudnn.most_head_size);

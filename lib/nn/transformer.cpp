@@ -51,10 +51,11 @@ ModelSizes Transformer::sizes(BatchShape shape, DType type, const kernels::Cache
           .stages = parameters_by_stage()};
 }
 
-void Transformer::prepare_attention(const Stream& stream, BatchShape shape, DType type, bool backward) const {
-  for (std::size_t block = 0; block < config_.layers; ++block)
-    if (block == 0 || config_.window_of(block) != config_.window_of(block - 1))
-      kernels::prepare_attention(stream, type, stages::block_attention(config_, shape, type, device_, config_.window_of(block)),
+void prepare_attention(const TransformerConfig& config, const Stream& stream, BatchShape shape, DType type,
+                       const DeviceTraits& device, bool backward) {
+  for (std::size_t block = 0; block < config.layers; ++block)
+    if (block == 0 || config.window_of(block) != config.window_of(block - 1))
+      kernels::prepare_attention(stream, type, stages::block_attention(config, shape, type, device, config.window_of(block)),
                                  backward);
 }
 

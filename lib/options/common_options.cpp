@@ -304,7 +304,7 @@ void add_attention_option(OptionTable& table, AttentionBackend& backend) {
            {"local", AttentionBackend::own},
            {"fused", AttentionBackend::cudnn}},
           "Attention in training on GPUs, in bf16 or fp16. own: by the kernels of fsdp; cudnn: by cuDNN's "
-          "deterministic kernels; auto: by cuDNN if it is installed. fsdp's kernels compute attention "
+          "deterministic kernels; auto: by cuDNN if it can compute it. fsdp's kernels compute attention "
           "with dropout, of documents, and of heads that cuDNN does not take. local and fused are "
           "Megatron's names of own and cudnn.")
       .sets("attention backend");

@@ -120,8 +120,8 @@ Executor& ShardedModel::allocate(Device& device, ExecutorOptions options, const 
     check_gemm_algorithms(options.gemm_algorithms, device.kind());
     require_scratch_of_threads(model_->device());
     if (transformer_)
-      transformer_->prepare_attention(*device.make_stream(StreamUse::communication), options_.batch, options_.types.parameter,
-                                      !plan().update.empty());
+      prepare_attention(transformer_->config(), *device.make_stream(StreamUse::communication), options_.batch,
+                        options_.types.parameter, model_->device(), !plan().update.empty());
   });
   mesh_.use_device(device, comm, largest_sums(plan(), mesh_.shape));
   if (mesh_.device_groups) use_collectives_once(plan(), mesh_, device);

@@ -290,6 +290,8 @@ inline void check_host_values(Group& comm) {
   comm.max(most);
   require(most[0] == static_cast<std::size_t>(n - 1) && most[1] == static_cast<std::size_t>(n), "the largest of each");
   require(comm.max(std::size_t{7}) == 7, "the largest of all alike");
+  require(comm.min(static_cast<std::size_t>(comm.size() - comm.rank()) + 4) == 5, "the smallest");
+  require(comm.min(~std::size_t{0}) == ~std::size_t{0} / 2, "the largest number");
 }
 
 }  // namespace fsdp::test

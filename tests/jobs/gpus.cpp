@@ -217,6 +217,20 @@ BOOST_AUTO_TEST_CASE(attention_by_cudnn) {
   }
 
   ::setenv("FSDP_CUDNN_LIBRARY", FSDP_CUDNN_DOUBLE, 1);
+  {  // cuDNN refuses a shape that it should take
+    const Variables variables = {{"FSDP_CUDNN_DOUBLE_FAILS", "2"}};
+    const Outcome refused = train(folder, 2, 2, "refused", bf16 + cudnn),
+                  own = train(folder, 2, 2, "refused", bf16 + "--no-save --attention-backend auto");
+    BOOST_TEST(refused.code == 2);
+    BOOST_TEST(refused.says("cuDNN 9.26.0 does not take attention; give --attention-backend own"), refused.output);
+    BOOST_TEST(own.code == 0, own.output);
+    BOOST_TEST(own.times_said("attention by the kernels of fsdp: cuDNN 9.26.0 does not take attention") == 1u, own.output);
+  }
+  const Outcome one_refuses =
+      train(folder, 2, 2, "other", bf16 + "--attention-backend auto", {}, "FSDP_CUDNN_DOUBLE_FAILS=2");
+  BOOST_TEST(one_refuses.code == 2);
+  BOOST_TEST(one_refuses.says("this rank finds no cuDNN for this attention, and rank 0 finds cuDNN 9.26.0"),
+             one_refuses.output);
   const Outcome other = train(folder, 2, 2, "other", bf16 + cudnn, {}, "FSDP_CUDNN_DOUBLE_VERSION=91900");
   BOOST_TEST(other.code == 2);
   BOOST_TEST(other.says("this rank finds cuDNN 9.19.0, and rank 0 finds cuDNN 9.26.0 (their results would differ)"),

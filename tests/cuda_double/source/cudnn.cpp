@@ -87,7 +87,7 @@ void run_backward(const AttentionBackwardCall& call, std::size_t heads) {
 class CudnnDouble final : public CudnnAttention {
  public:
   CudnnDouble() {
-    if (cuda_double::environment_number("FSDP_CUDNN_DOUBLE_FAILS", 0) != 0)
+    if (cuda_double::environment_number("FSDP_CUDNN_DOUBLE_FAILS", 0) == 1)
       throw CallError("cudnnCreate", "CUDNN_STATUS_NOT_INITIALIZED");
   }
   std::string version() const override {
@@ -97,6 +97,8 @@ class CudnnDouble final : public CudnnAttention {
   void prepare(DType type, const AttentionShape& s, std::size_t heads, bool backward) override {
     if (type == DType::f32 || s.D % 8 != 0 || s.positions || s.past > 0)
       die("cuDNN's double got a shape that cuDNN does not take");
+    if (cuda_double::environment_number("FSDP_CUDNN_DOUBLE_FAILS", 0) == 2)
+      throw UserError("cuDNN " + version() + " does not take attention; give `attention backend` own");
     prepared_.emplace(type, s.B, s.T, s.H, s.K, s.D, s.window, heads, backward);
   }
   void forward(cudaStream_t stream, const AttentionForwardCall& call) override {
