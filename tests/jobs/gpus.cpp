@@ -226,8 +226,7 @@ BOOST_AUTO_TEST_CASE(attention_by_cudnn) {
     BOOST_TEST(own.code == 0, own.output);
     BOOST_TEST(own.times_said("attention by the kernels of fsdp: cuDNN 9.26.0 does not take attention") == 1u, own.output);
   }
-  const Outcome one_refuses =
-      train(folder, 2, 2, "other", bf16 + "--attention-backend auto", {}, "FSDP_CUDNN_DOUBLE_FAILS=2");
+  const Outcome one_refuses = train(folder, 2, 2, "other", bf16 + "--attention-backend auto", {}, "FSDP_CUDNN_DOUBLE_FAILS=2");
   BOOST_TEST(one_refuses.code == 2);
   BOOST_TEST(one_refuses.says("this rank finds no cuDNN for this attention, and rank 0 finds cuDNN 9.26.0"),
              one_refuses.output);
