@@ -60,6 +60,12 @@ kernels::UpdateTarget target_of(const UnitMemory& memory, const OptimizerSlice& 
                                .norm = step.norm,
                                .state_type = options.state_type,
                                .copy = memory.copy.from(slice.offset)};
+  if (memory.kept_parameters) {
+    target.kept_parameter = memory.kept_parameters + slice.offset;
+    target.kept_gradient = memory.kept_gradients + slice.offset;
+    target.parameter_noise =
+        kernels::rounding_noise(RandomSite::master_weights, options.seed, step.of_run, slice.parameter, slice.range.begin);
+  }
   for (std::size_t k = 0; k < target.state.size(); ++k)
     if (memory.states[k]) target.state[k] = memory.states[k] + slice.offset * size_of(options.state_type);
   if (options.state_type != DType::f32)
