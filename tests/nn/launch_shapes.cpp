@@ -15,7 +15,8 @@ Launches launches_of(TransformerConfig config) {
   config.vocab_size = 1000, config.layers = 1, config.max_positions = 4096;
   Launches launches;
   for (const BatchShape shape : {BatchShape{1, 4096}, BatchShape{8, 512}}) {
-    ModelRun run(config, shape.T, std::make_shared<RecordingStream>(launches), cuda_traits());
+    const LaunchRecorder recorder(launches);
+    ModelRun run(config, shape.T, std::make_shared<RecordingStream>(recorder), cuda_traits());
     const std::vector<std::int32_t> tokens(shape.rows(), 5);
     for (const float rate : {0.0f, 0.1f}) {
       run.dropout.residual = rate;
