@@ -358,6 +358,9 @@ BOOST_AUTO_TEST_CASE(updates_in_one_pass_have_the_bits_of_three) {
     const std::size_t rows = (first % k::flat_block + n + k::flat_block - 1) / k::flat_block;
     std::vector<Half> narrow(5 * most), kept;  // parameter, gradient, three states
     for (std::size_t i = 0; i < narrow.size(); ++i) narrow[i] = bf16(i < 3 * most ? values[i] : std::abs(values[i])).bits;
+    // Infinities, a NaN, the largest finite numbers and, among states, a signaling NaN.
+    constexpr Half special[] = {0x7f80, 0xff80, 0xffc1, 0x7f7f, 0xff7f, 0x7f81};
+    for (std::size_t i = 1; i < most; i += 50) narrow[i] = special[i / 50 % 5], narrow[2 * most + i] = special[i / 50 % 6];
     kept = narrow;
     Floats wide(2 * most);
     for (std::size_t i = 0; i < wide.size(); ++i) wide[i] = element_parts::float_of(std::uint32_t{kept[i]} << 16);

@@ -312,7 +312,7 @@ struct NarrowUpdate {
   template <class AnyRule>
   FSDP_INLINE static void update(const AnyRule& rule, float scale, std::uint16_t& p, std::uint16_t g, float* s,
                                  std::uint32_t noise) {
-    p = round_to_bf16(rule(Memory::value_of(p), Memory::value_of(g) * scale, s), noise);
+    p = round_result_to_bf16(rule(Memory::value_of(p), Memory::value_of(g) * scale, s), noise);
   }
 
   /// Adjacent lanes process adjacent elements, one at a time.
@@ -334,7 +334,7 @@ struct NarrowUpdate {
         for (int m = 0; m < states; ++m) s[m] = Memory::value_of(k.memory.state[m][i]);
         update(by, scale, k.parameter[i], k.gradient[i], s, noise.of_parameter[w] & 0xffffu);
         FSDP_UNROLL
-        for (int m = 0; m < states; ++m) k.memory.state[m][i] = round_to_bf16(s[m], noise.of_state(m, w));
+        for (int m = 0; m < states; ++m) k.memory.state[m][i] = round_result_to_bf16(s[m], noise.of_state(m, w));
       }
     });
   }
@@ -376,7 +376,7 @@ struct NarrowUpdate {
         for (std::size_t e = 0; e < adjacent; ++e) {
           float s[] = {Memory::value_of(state[m][e])...};
           update(by, scale, p[e], g[e], s, noise[e].of_parameter[w] & 0xffffu);
-          ((state[m][e] = round_to_bf16(s[m], noise[e].of_state(m, w))), ...);
+          ((state[m][e] = round_result_to_bf16(s[m], noise[e].of_state(m, w))), ...);
         }
         p.store();
         (state[m].store(), ...);
