@@ -54,10 +54,8 @@ const Rule& rule_of(const OptimizerOptions& options, const Parameter& parameter)
 
 kernels::UpdateTarget target_of(const UnitMemory& memory, const OptimizerSlice& slice, const OptimizerOptions& options,
                                 const OptimizerStep& step) {
-  kernels::UpdateTarget target{.n = slice.range.size(),
-                               .norm = step.norm,
-                               .state_type = options.state_type,
-                               .copy = memory.copy.from(slice.offset)};
+  kernels::UpdateTarget target{
+      .n = slice.range.size(), .norm = step.norm, .state_type = options.state_type, .copy = memory.copy.from(slice.offset)};
   if (memory.kept_parameters) {
     target.kept_parameter = memory.kept_parameters + slice.offset;
     target.kept_gradient = memory.kept_gradients + slice.offset;

@@ -23,19 +23,23 @@ namespace {
 
 float* floats(const Buffer& buffer) { return reinterpret_cast<float*>(buffer.data()); }
 
-/// Returns true if parameters, gradients and moments are bf16. They are then updated in one pass over memory.
-bool is_narrow(const PartsOptions& options) {
-  const DType master = options.sharding.types.master, gradient = options.sharding.types.gradient;
-  if (master == DType::f32 && gradient == DType::f32) return false;
-  if (master == gradient && options.sharding.optimizer.state_type == master) return true;
-  throw UserError(
-      "the update is measured with parameters and gradients in fp32, or with everything in bf16; give all of --master-dtype "
-      "bf16, --grad-dtype bf16 and --optimizer-state-dtype bf16, or leave out the first two");
-}
-
 /// Returns true if the optimizer updates bf16 state in one pass; SGD is measured with momentum.
 bool works_by_element(const Optimizer& optimizer) {
   return std::ranges::all_of(optimizer.rules, [](const Rule* rule) { return rule->by_element || rule->states.empty(); });
+}
+
+/// Returns true if parameters, gradients and moments are bf16. Only updates in one pass are then measured.
+bool is_narrow(const PartsOptions& options) {
+  const DType master = options.sharding.types.master, gradient = options.sharding.types.gradient;
+  if (master == DType::f32 && gradient == DType::f32) return false;
+  if (master != gradient || options.sharding.optimizer.state_type != master)
+    throw UserError(
+        "the update is measured with parameters and gradients in fp32, or with everything in bf16; give all of --master-dtype "
+        "bf16, --grad-dtype bf16 and --optimizer-state-dtype bf16, or leave out the first two");
+  if (!options.optimizer.empty() && !works_by_element(find_optimizer(options.optimizer)))
+    throw UserError(
+        format("{} does not update bf16 parameters in one pass; leave out --master-dtype and --grad-dtype", options.optimizer));
+  return true;
 }
 
 /// One optimizer with random gradients. This rank holds all parameters of the model, unsharded.
@@ -172,11 +176,7 @@ std::string bench_optimizer(const PartsOptions& options, Communicator& world, De
   for (const Optimizer* const row : optimizers()) {
     const Optimizer& kind = *row;
     if (!options.optimizer.empty() ? options.optimizer != kind.name : !kind.same_as.empty()) continue;
-    if (narrow && !works_by_element(kind)) {
-      if (options.optimizer.empty()) continue;
-      throw UserError(format("{} does not update bf16 parameters in one pass; leave out --master-dtype and --grad-dtype",
-                             kind.name));
-    }
+    if (narrow && !works_by_element(kind)) continue;
     std::optional<Contestant> ours;
     agree(world, [&] {
       ours.emplace(OptimizerOptions{.kind = &kind,
@@ -222,7 +222,8 @@ std::string bench_optimizer(const PartsOptions& options, Communicator& world, De
       "{}; {}, {} parameters on each of {} ranks of {} threads, moments in {}{}; rank 0's medians of {}, in turn with a copy\n"
       "{:<16} {:>10} {:>9} {:>8} {:>10}\n",
       device.description(), model_of(options), format_count(static_cast<double>(numel)), world.size(), kernels::threads(),
-      name_of(options.sharding.optimizer.state_type), narrow ? ", everything else too" : "", options.steps, "", "bytes/param", "ms", "GB/s", "of copy");
+      name_of(options.sharding.optimizer.state_type), narrow ? ", everything else too" : "", options.steps, "", "bytes/param",
+      "ms", "GB/s", "of copy");
   for (const Figure& f : figures) {
     text += format("{:<16} {:>10.1f} {:>9.1f} {:>8.1f} {:>9.0f}%", f.name, f.bytes_per_parameter, f.ms, f.rate / 1e9,
                    100 * f.of_copy);

@@ -656,10 +656,9 @@ BOOST_AUTO_TEST_CASE(bf16_state_is_updated_in_one_pass) {
       for (const Unit& unit : narrow.layout.units()) units += unit.rule->by_element;
       BOOST_TEST(count(narrow.plan.update, optimizer_16_bit) == units, row.name << ", " << optimizer->name);
       BOOST_TEST(has_wide_master(narrow.plan) == (units < narrow.layout.units().size()), row.name << ", " << optimizer->name);
-      for (const Built& wide :
-           {built({}), built({.clip_values = true, .optimizer_state_type = DType::bf16}),
-            built({.optimizer_state_type = DType::bf16, .average_weights = true}),
-            built(bf16_states, {DType::bf16, DType::f32, DType::bf16, DType::f32})}) {
+      for (const Built& wide : {built({}), built({.clip_values = true, .optimizer_state_type = DType::bf16}),
+                                built({.optimizer_state_type = DType::bf16, .average_weights = true}),
+                                built(bf16_states, {DType::bf16, DType::f32, DType::bf16, DType::f32})}) {
         BOOST_TEST(count(wide.plan.update, optimizer_16_bit) == 0u);
         BOOST_TEST(has_wide_master(wide.plan));
       }

@@ -103,8 +103,8 @@ BOOST_DATA_TEST_CASE(strategies_have_the_same_bits, boost::unit_test::data::make
   }
 }
 
-// With clipping of values, here to a limit that no value reaches, parameters and gradients are converted to fp32 for the update.
-// Bits do not depend on this, nor if the update's number is not the number of updates of the states.
+// With clipping of values, here to a limit that no value reaches, parameters and gradients are converted to fp32 for the
+// update. Bits do not depend on this, nor if the update's number is not the number of updates of the states.
 BOOST_DATA_TEST_CASE(an_update_in_one_pass_has_the_bits_of_three,
                      boost::unit_test::data::make({"adam", "adam-amsgrad", "sgd-momentum", "adagrad", "lion"}), optimizer) {
   for (const int ranks : {1, 2, 4})

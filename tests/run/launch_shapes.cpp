@@ -72,7 +72,7 @@ BOOST_AUTO_TEST_CASE(each_multiprocessor_has_two_blocks) {
           if (seen.insert(name).second) BOOST_TEST_MESSAGE(name << " " << blocks.fewest << " to " << blocks.most);
         }
   for (const char* kernel : {"ElementUpdate<AdamRule<false>, float>", "ElementUpdate<AdamRule<false>, unsigned short>",
-                             "NarrowUpdate<LionRule>", "Squares", "ClipValues", "DropoutBody<bf16>", "Convert<bf16, float>", "LambStatistics<float>",
-                             "ColumnSquaresOfRows", "RowSquares", "SquarePolynomial"})
+                             "NarrowUpdate<LionRule>", "Squares", "ClipValues", "DropoutBody<bf16>", "Convert<bf16, float>",
+                             "LambStatistics<float>", "ColumnSquaresOfRows", "RowSquares", "SquarePolynomial"})
     BOOST_TEST(seen.contains(kernel), "an update launches " << kernel);
 }
