@@ -87,6 +87,16 @@ void launch_rows(Stream& stream, const RowFunctions& functions, const void* body
 template <class Rule>
 void update_elements(Stream& stream, const UpdateTarget& target, const Rule& rule) {
   static_assert(Rule::states <= static_cast<int>(most_states));
+  if constexpr (Rule::states > 0)
+    if (target.kept_parameter) {
+      expect(target.state_type == DType::bf16, "an update of bf16 parameters must have bf16 states");
+      const NarrowUpdate<Rule> body{rule,
+                                    memory_of<std::uint16_t, Rule::states>(target),
+                                    reinterpret_cast<std::uint16_t*>(target.kept_parameter),
+                                    reinterpret_cast<const std::uint16_t*>(target.kept_gradient),
+                                    {target.parameter_noise.key[0], target.parameter_noise.key[1]}};
+      return launch_rows(stream, row_functions<NarrowUpdate<Rule>>, &body, rows_of(body.memory));
+    }
   const auto run = [&]<class State>(State) {
     const ElementUpdate<Rule, State> body{rule, memory_of<State, Rule::states>(target)};
     launch_rows(stream, row_functions<ElementUpdate<Rule, State>>, &body, rows_of(body.memory));

@@ -49,6 +49,11 @@ struct UpdateTarget {
   DType state_type = DType::f32;
   RoundingNoise noise = {};  // for the rounding of bf16 states
   Halves copy = {};
+  // If not null, these replace `parameter` and `gradient`; the states are then bf16, and there is no copy. The new parameters
+  // are rounded with parameter_noise as by round_at_random().
+  bf16* kept_parameter = nullptr;
+  const bf16* kept_gradient = nullptr;
+  RoundingNoise parameter_noise = {};
 };
 
 // --- with sums over whole tensors ---------------------------------------------------------------------------------------

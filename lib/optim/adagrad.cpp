@@ -17,7 +17,7 @@ void update(Stream& stream, const UnitMemory& memory, const OptimizerOptions& op
 }
 
 const Rule& rule() {
-  static const Rule adagrad = {.name = "adagrad", .states = {{"sum"}}, .update = update};
+  static const Rule adagrad = {.name = "adagrad", .states = {{"sum"}}, .update = update, .by_element = true};
   return adagrad;
 }
 

@@ -33,8 +33,10 @@ void update(Stream& stream, const UnitMemory& memory, const OptimizerOptions& op
 }
 
 const Rule& amsgrad_rule() {
-  static const Rule rule = {
-      .name = "adam_amsgrad", .states = {{"exp_avg"}, {"exp_avg_sq"}, {"max_exp_avg_sq"}}, .update = update<true>};
+  static const Rule rule = {.name = "adam_amsgrad",
+                            .states = {{"exp_avg"}, {"exp_avg_sq"}, {"max_exp_avg_sq"}},
+                            .update = update<true>,
+                            .by_element = true};
   return rule;
 }
 
@@ -51,7 +53,8 @@ Optimizer row(std::string_view name, double weight_decay) {
 }  // namespace
 
 const Rule& adam_rule() {
-  static const Rule rule = {.name = "adam", .states = {{"exp_avg"}, {"exp_avg_sq"}}, .update = update<false>};
+  static const Rule rule = {
+      .name = "adam", .states = {{"exp_avg"}, {"exp_avg_sq"}}, .update = update<false>, .by_element = true};
   return rule;
 }
 

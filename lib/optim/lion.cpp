@@ -22,7 +22,7 @@ void update(Stream& stream, const UnitMemory& memory, const OptimizerOptions& op
 }
 
 const Rule& rule() {
-  static const Rule lion = {.name = "lion", .states = {{"exp_avg"}}, .update = update};
+  static const Rule lion = {.name = "lion", .states = {{"exp_avg"}}, .update = update, .by_element = true};
   return lion;
 }
 

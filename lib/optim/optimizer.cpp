@@ -54,12 +54,17 @@ const Rule& rule_of(const OptimizerOptions& options, const Parameter& parameter)
 
 kernels::UpdateTarget target_of(const UnitMemory& memory, const OptimizerSlice& slice, const OptimizerOptions& options,
                                 const OptimizerStep& step) {
-  kernels::UpdateTarget target{.parameter = memory.parameters + slice.offset,
-                               .gradient = memory.gradients + slice.offset,
-                               .n = slice.range.size(),
-                               .norm = step.norm,
-                               .state_type = options.state_type,
-                               .copy = memory.copy.from(slice.offset)};
+  kernels::UpdateTarget target{
+      .n = slice.range.size(), .norm = step.norm, .state_type = options.state_type, .copy = memory.copy.from(slice.offset)};
+  if (memory.kept_parameters) {
+    target.kept_parameter = memory.kept_parameters + slice.offset;
+    target.kept_gradient = memory.kept_gradients + slice.offset;
+    target.parameter_noise =
+        kernels::rounding_noise(RandomSite::master_weights, options.seed, step.of_run, slice.parameter, slice.range.begin);
+  } else {
+    target.parameter = memory.parameters + slice.offset;
+    target.gradient = memory.gradients + slice.offset;
+  }
   for (std::size_t k = 0; k < target.state.size(); ++k)
     if (memory.states[k]) target.state[k] = memory.states[k] + slice.offset * size_of(options.state_type);
   if (options.state_type != DType::f32)

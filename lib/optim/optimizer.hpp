@@ -92,6 +92,9 @@ struct UnitMemory {
   Halves copy = {};  // 16-bit copies of the parameters, if the computation uses them
   std::array<std::int64_t*, most_rounds> statistics = {};
   float* directions = nullptr;  // for rules with whole matrices; as many elements as `parameters`
+  // Replace `parameters` and `gradients` in an update of bf16 state without fp32 copies (Rule::by_element); else null.
+  bf16* kept_parameters = nullptr;
+  const bf16* kept_gradients = nullptr;
 };
 
 /// One update; the values are the same on all ranks.
@@ -99,6 +102,7 @@ struct OptimizerStep {
   std::uint64_t number = 1;  // 1 for the first update after the optimizer began
   double learning_rate = 0;
   const kernels::GradientNorm* norm = nullptr;  // read by kernels; may be null, as in UpdateTarget
+  std::uint64_t of_run = 1;  // like `number`, but counted from the first update of the run; for the noise of parameters
 
   /// The number of the update for this tensor: 1 for the first one after its states were zero. Used for bias corrections.
   double number_of(const UnitTensor& tensor) const { return static_cast<double>(number - tensor.missed); }
@@ -139,6 +143,9 @@ struct Rule {
   MemoryPasses passes = {};
   Statistics statistics = {};
   WholeMatrices whole = {};
+  /// True if `update` only calls kernels::update_elements() with the results of target_of(), for a rule with states.
+  /// Parameters, gradients and states that are all bf16 are then updated in one pass over memory.
+  bool by_element = false;
 };
 
 /// The fields of OptimizerOptions that an optimizer uses.

@@ -31,7 +31,7 @@ const Rule& plain() {
 }
 
 const Rule& with_momentum() {
-  static const Rule rule = {.name = "sgd_momentum", .states = {{"momentum_buffer"}}, .update = update};
+  static const Rule rule = {.name = "sgd_momentum", .states = {{"momentum_buffer"}}, .update = update, .by_element = true};
   return rule;
 }
 

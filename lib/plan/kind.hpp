@@ -185,11 +185,12 @@ extern const Kind upcast_gradient, upcast_master;  // convert this rank's bf16 s
 /// rounded ones.
 extern const Kind round_whole_gradient, round_gradient, round_master;
 // operations/optimizer.cpp
-extern const Kind statistics;      // LAMB, Adafactor: this rank's part of the sums over a unit's whole tensors, in one round
-extern const Kind directions;      // Muon: computes this rank's part of the matrices from which a unit's update is computed
-extern const Kind whole_matrices;  // Muon: processes the matrices that this rank owns, and sets the others to zero
-extern const Kind optimizer;       // updates a unit; in low precision it also rounds the changed parameters
-extern const Kind average;         // moves the average of a unit's parameters to their new values
+extern const Kind statistics;        // LAMB, Adafactor: this rank's part of the sums over a unit's whole tensors, in one round
+extern const Kind directions;        // Muon: computes this rank's part of the matrices from which a unit's update is computed
+extern const Kind whole_matrices;    // Muon: processes the matrices that this rank owns, and sets the others to zero
+extern const Kind optimizer;         // updates a unit; in low precision it also rounds the changed parameters
+extern const Kind optimizer_16_bit;  // updates a unit whose parameters, gradient and states are bf16, in one pass
+extern const Kind average;           // moves the average of a unit's parameters to their new values
 // operations/transfers.cpp
 extern const Kind load;    // copies an offloaded buffer to its slot on the device
 extern const Kind unload;  // copies the changed content of that slot to the offloaded buffer

@@ -23,10 +23,30 @@ namespace {
 
 float* floats(const Buffer& buffer) { return reinterpret_cast<float*>(buffer.data()); }
 
+/// Returns true if the optimizer updates bf16 state in one pass; SGD is measured with momentum.
+bool works_by_element(const Optimizer& optimizer) {
+  return std::ranges::all_of(optimizer.rules, [](const Rule* rule) { return rule->by_element || rule->states.empty(); });
+}
+
+/// Returns true if parameters, gradients and moments are bf16. Only updates in one pass are then measured.
+bool is_narrow(const PartsOptions& options) {
+  const DType master = options.sharding.types.master, gradient = options.sharding.types.gradient;
+  if (master == DType::f32 && gradient == DType::f32) return false;
+  if (master != gradient || options.sharding.optimizer.state_type != master)
+    throw UserError(
+        "the update is measured with parameters and gradients in fp32, or with everything in bf16; give all of --master-dtype "
+        "bf16, --grad-dtype bf16 and --optimizer-state-dtype bf16, or leave out the first two");
+  if (!options.optimizer.empty() && !works_by_element(find_optimizer(options.optimizer)))
+    throw UserError(
+        format("{} does not update bf16 parameters in one pass; leave out --master-dtype and --grad-dtype", options.optimizer));
+  return true;
+}
+
 /// One optimizer with random gradients. This rank holds all parameters of the model, unsharded.
 class Contestant {
  public:
-  Contestant(const OptimizerOptions& options, const std::vector<Parameter>& parameters, Device& device, Stream& stream)
+  Contestant(const OptimizerOptions& options, bool narrow, const std::vector<Parameter>& parameters, Device& device,
+             Stream& stream)
       : options_(options),
         layout_(parameters,
                 wrap_parameters(parameters, {.kind = WrapPolicy::Kind::none},
@@ -41,11 +61,25 @@ class Contestant {
       };
       parts_.push_back(parts_of_unit(layout_, u, 0, settings));
       UnitMemory unit{.tensors = parts_.back().tensors, .slices = parts_.back().slices};
-      unit.parameters = reinterpret_cast<float*>(room(n * sizeof(float)));
-      auto* const gradients = reinterpret_cast<float*>(room(n * sizeof(float)));
-      unit.gradients = gradients;
-      kernels::fill_normal(stream, unit.parameters, n, 0, 1, 2 * static_cast<std::uint32_t>(u), 0, 0.02f);
-      kernels::fill_normal(stream, gradients, n, 0, 1, 2 * static_cast<std::uint32_t>(u) + 1, 0, 1e-3f);
+      const auto normal = [&](std::uint32_t tensor, float deviation) {
+        auto* const numbers = reinterpret_cast<float*>(room(n * sizeof(float)));
+        kernels::fill_normal(stream, numbers, n, 0, 1, 2 * static_cast<std::uint32_t>(u) + tensor, 0, deviation);
+        return numbers;
+      };
+      const auto in_bf16 = [&](const float* numbers) {
+        auto* const kept = reinterpret_cast<bf16*>(room(n * sizeof(bf16)));
+        kernels::convert(stream, kept, numbers, n);
+        stream.synchronize();
+        memory_.erase(memory_.end() - 2);  // the numbers in fp32
+        return kept;
+      };
+      if (narrow) {
+        unit.kept_parameters = in_bf16(normal(0, 0.02f));
+        unit.kept_gradients = in_bf16(normal(1, 1e-3f));
+      } else {
+        unit.parameters = normal(0, 0.02f);
+        unit.gradients = normal(1, 1e-3f);
+      }
       std::size_t states = 0;
       for (std::size_t k = 0; k < rule.states.size(); ++k) {
         const Extent extent = rule.states[k].extent;
@@ -63,38 +97,46 @@ class Contestant {
         flops_ += rule.whole.cost(tensor.rows, tensor.columns);
       }
       bytes_ += static_cast<double>(layout_.units()[u].numel) *
-                static_cast<double>(static_cast<std::size_t>(rule.passes.numbers) * sizeof(float) +
+                static_cast<double>(static_cast<std::size_t>(rule.passes.numbers) * (narrow ? sizeof(bf16) : sizeof(float)) +
                                     static_cast<std::size_t>(rule.passes.per_state) * states * size_of(options.state_type));
       numel_ += layout_.units()[u].numel;
       units_.push_back(unit);
     }
     scratch_ = device.allocate(std::max<std::size_t>(scratch_numel_, 16) * sizeof(float));
-    norm_.norm = 1e-3 * std::sqrt(static_cast<double>(numel_));
+    norm_ = device.allocate(sizeof(kernels::GradientNorm));
+    const kernels::GradientNorm norm = {.norm = 1e-3 * std::sqrt(static_cast<double>(numel_))};
+    stream.copy(norm_.data(), &norm, sizeof(norm));
+    stream.synchronize();
   }
 
   /// Runs one update in the same way as training on one rank. Returns the seconds of the update, and the part of them that is
   /// spent on matrix products, for optimizers such as Muon that work on whole matrices.
   std::pair<double, double> update(Stream& stream) {
-    const OptimizerStep step = {++number_, 1e-4, &norm_};
+    ++number_;
+    const OptimizerStep step = {number_, 1e-4, reinterpret_cast<kernels::GradientNorm*>(norm_.data()), number_};
     const Timer timer;
     double matrices = 0;
     for (std::size_t u = 0; u < units_.size(); ++u) {
       const Rule& rule = *layout_.units()[u].rule;
       UnitMemory& unit = units_[u];
       for (int round = 0; round < rule.statistics.rounds; ++round) {
-        std::fill_n(unit.statistics[static_cast<std::size_t>(round)], layout_.statistics(u, round).size(), 0);
+        kernels::fill_zero(stream, reinterpret_cast<float*>(unit.statistics[static_cast<std::size_t>(round)]),
+                           layout_.statistics(u, round).size() * sizeof(std::int64_t) / sizeof(float));
         rule.statistics.count(stream, unit, options_, step, round);
       }
       if (rule.whole.work) {
         rule.whole.prepare(stream, unit, options_, step);
+        stream.synchronize();
         const Timer work;
         for (std::size_t i = 0; i < unit.tensors.size(); ++i)
           rule.whole.work(stream, unit.directions + layout_.units()[u].offsets[i], unit.tensors[i].rows,
                           unit.tensors[i].columns, floats(scratch_));
+        stream.synchronize();
         matrices += work.seconds();
       }
       rule.update(stream, unit, options_, step);
     }
+    stream.synchronize();
     return {timer.seconds(), matrices};
   }
 
@@ -112,7 +154,7 @@ class Contestant {
   std::size_t scratch_numel_ = 0, numel_ = 0;
   std::uint64_t number_ = 0;
   double bytes_ = 0, flops_ = 0;
-  kernels::GradientNorm norm_;
+  Buffer norm_;  // a kernels::GradientNorm
 };
 
 struct Figure {
@@ -123,6 +165,7 @@ struct Figure {
 }  // namespace
 
 std::string bench_optimizer(const PartsOptions& options, Communicator& world, Device& device, Stream& stream) {
+  const bool narrow = agree(world, [&] { return is_narrow(options); });
   const std::vector<Parameter> parameters = agree(world, [&] { return list_parameters(config_of(options)).parameters; });
   std::size_t numel = 0;
   for (const Parameter& parameter : parameters) numel += fsdp::numel(parameter.shape);
@@ -133,6 +176,7 @@ std::string bench_optimizer(const PartsOptions& options, Communicator& world, De
   for (const Optimizer* const row : optimizers()) {
     const Optimizer& kind = *row;
     if (!options.optimizer.empty() ? options.optimizer != kind.name : !kind.same_as.empty()) continue;
+    if (narrow && !works_by_element(kind)) continue;
     std::optional<Contestant> ours;
     agree(world, [&] {
       ours.emplace(OptimizerOptions{.kind = &kind,
@@ -142,7 +186,7 @@ std::string bench_optimizer(const PartsOptions& options, Communicator& world, De
                                     .weight_decay = 0.01,
                                     .momentum = &kind == &sgd_optimizer() ? 0.9 : kind.momentum,
                                     .state_type = options.sharding.optimizer.state_type},
-                   parameters, device, stream);
+                   narrow, parameters, device, stream);
     });
     std::vector<double> seconds, copies, matrices;
     for (std::size_t i = 0; i < options.steps + 2; ++i) {
@@ -151,6 +195,7 @@ std::string bench_optimizer(const PartsOptions& options, Communicator& world, De
       world.barrier();
       const Timer timer;
       kernels::copy(stream, floats(to), floats(from), numel);
+      stream.synchronize();
       const double copy = timer.seconds();
       if (i < 2) continue;
       seconds.push_back(all);
@@ -165,16 +210,20 @@ std::string bench_optimizer(const PartsOptions& options, Communicator& world, De
   }
 
   nlohmann::json json = {{"arch", model_of(options)},
+                         {"device", device.description()},
                          {"parameters", numel},
                          {"ranks", world.size()},
                          {"threads", kernels::threads()},
                          {"state_dtype", name_of(options.sharding.optimizer.state_type)},
+                         {"master_dtype", name_of(options.sharding.types.master)},
+                         {"grad_dtype", name_of(options.sharding.types.gradient)},
                          {"optimizers", nlohmann::json::array()}};
   std::string text = format(
-      "{}, {} parameters on each of {} ranks of {} threads, moments in {}; rank 0's medians of {}, in turn with a copy\n"
+      "{}; {}, {} parameters on each of {} ranks of {} threads, moments in {}{}; rank 0's medians of {}, in turn with a copy\n"
       "{:<16} {:>10} {:>9} {:>8} {:>10}\n",
-      model_of(options), format_count(static_cast<double>(numel)), world.size(), kernels::threads(),
-      name_of(options.sharding.optimizer.state_type), options.steps, "", "bytes/param", "ms", "GB/s", "of copy");
+      device.description(), model_of(options), format_count(static_cast<double>(numel)), world.size(), kernels::threads(),
+      name_of(options.sharding.optimizer.state_type), narrow ? ", everything else too" : "", options.steps, "", "bytes/param",
+      "ms", "GB/s", "of copy");
   for (const Figure& f : figures) {
     text += format("{:<16} {:>10.1f} {:>9.1f} {:>8.1f} {:>9.0f}%", f.name, f.bytes_per_parameter, f.ms, f.rate / 1e9,
                    100 * f.of_copy);

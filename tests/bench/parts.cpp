@@ -26,9 +26,10 @@ int main(int argc, char** argv) {
   table.choice<std::string>("optimizer", options.optimizer, std::move(optimizer_names), "optimizer: measure only this one")
       .unset("all");
   add_state_type_option(table, options.sharding.optimizer.state_type);
+  add_kept_type_options(table, options.sharding.types);
   table.path("save-dir", "DIR", options.save_dir, "checkpoint: a folder for files is made in it, and removed");
   table.group("How");
-  add_device_option(table, options.device, " optimizer: only CPUs.");
+  add_device_option(table, options.device);
   add_attention_option(table, options.attention_backend);
   add_threads_option(table, options.threads);
   add_comm_options(table, options.comm);
@@ -39,8 +40,7 @@ int main(int argc, char** argv) {
   });
   return run_mpi_program(argc, argv, table, [&](MpiSession& session, Communicator& every_rank) {
     const std::unique_ptr<Communicator> world = agree(every_rank, [&] { return session.world(options.comm); });
-    const ComputingRank rank =
-        start_rank(options.what == "optimizer" ? DeviceChoice::cpu : options.device, options.threads, *world);
+    const ComputingRank rank = start_rank(options.device, options.threads, *world);
     const auto stream = rank.device->make_stream();
     const std::string text = options.what == "attention"   ? bench_attention(options, *world, *rank.device, *stream)
                              : options.what == "optimizer" ? bench_optimizer(options, *world, *rank.device, *stream)

@@ -25,6 +25,10 @@ template <class Rule, class State>
 void run_on_cpu(const k::ElementUpdate<Rule, State>& body, std::size_t rows) {
   k::update_on_cpu(cpu(), body, rows);
 }
+template <class Rule>
+void run_on_cpu(const k::NarrowUpdate<Rule>& body, std::size_t rows) {
+  k::update_on_cpu(cpu(), body, rows);
+}
 
 /// make(floats, tokens) gives the body with its pointers; `n` floats, of which prepare(floats) changes some. `tolerance` is
 /// relative to the largest value.
@@ -328,6 +332,35 @@ int main() {
                                                                    states(two, x, x + 2 * n, x + 3 * n, x + 4 * n)};
       },
       [=](F x) { finite(x, n), finite(x + n, n), make_positive(x), finite(x + 4 * n, 2 * n); });
+  // Everything in bf16, in packs of 16 bytes, one number at a time, and both.
+  const auto one_pass = [&](const char* name, auto rule, std::size_t first, std::size_t apart, std::size_t count) {
+    const std::size_t blocks_of_part = (first % k::flat_block + count + k::flat_block - 1) / k::flat_block;
+    compare(
+        name, 3 * apart, blocks_of_part, 0,
+        [=](F x, I) {
+          auto* const at = reinterpret_cast<std::uint16_t*>(x);
+          k::NarrowUpdate<decltype(rule)> body{rule, {}, at, at + apart, {5, 6}};
+          body.memory.n = count, body.memory.noise = k::rounding_noise(fsdp::RandomSite::optimizer_state, 1, 2, 3, first);
+          for (int s = 0; s < rule.states; ++s) body.memory.state[s] = at + static_cast<std::size_t>(2 + s) * apart;
+          return body;
+        },
+        [=](F x) {
+          finite(x, 6 * apart);
+          auto* const v = reinterpret_cast<std::uint16_t*>(x) + 2 * apart;
+          for (std::size_t i = 0; i < 3 * apart; ++i) v[i] &= 0x7fffu;
+        });
+  };
+  const k::AdamRule<false> adamw{0.99f, 0, 0.9f, 0.1f, 0.99f, 0.01f, 0.01f, 1.1f, 1e-8f};
+  for (const std::size_t first : {0, 1, 8, 1000, 4095})
+    for (const std::size_t apart : {2 * k::flat_block + 16, 2 * k::flat_block + 17})
+      one_pass("adamw in one pass", adamw, first, apart, 2 * k::flat_block + 9);
+  one_pass("adamw, short part", adamw, 4090, 16, 7);
+  constexpr std::size_t two_blocks = 2 * k::flat_block + 16;
+  one_pass("amsgrad in one pass", k::AdamRule<true>{1, 0.1f, 0.9f, 0.1f, 0.99f, 0.01f, 0.01f, 1.1f, 1e-8f}, 8, two_blocks,
+           two_blocks);
+  one_pass("momentum in one pass", k::MomentumRule{0.1f, 0.1f, 0.9f, 1, 0.9f}, 8, two_blocks, two_blocks);
+  one_pass("adagrad in one pass", k::AdagradRule{0.1f, 0.1f, 1e-8f}, 8, two_blocks, two_blocks);
+  one_pass("lion in one pass", k::LionRule{0.99f, 0.01f, 0.9f, 0.1f, 0.99f, 0.01f}, 8, two_blocks, two_blocks);
   compare(
       "round at random", 2 * n, parts, 0,
       [=](F x, I) {

@@ -11,4 +11,7 @@ namespace fsdp::kernels {
 template <class Rule, class State>
 void update_on_cpu(Stream& stream, const ElementUpdate<Rule, State>& body, std::size_t rows);
 
+template <class Rule>
+void update_on_cpu(Stream& stream, const NarrowUpdate<Rule>& body, std::size_t rows);
+
 }  // namespace fsdp::kernels

@@ -42,6 +42,12 @@ void run_at(const k::ElementUpdate<Rule, State>& body, std::size_t rows) {
   for (std::size_t r = 0; r < rows; ++r) row(&body, r);
 }
 
+template <int level, class Rule>
+void run_at(const k::NarrowUpdate<Rule>& body, std::size_t rows) {
+  const k::RowFunction row = k::row_functions<k::NarrowUpdate<Rule>>.of_level(static_cast<CpuLevel>(level));
+  for (std::size_t r = 0; r < rows; ++r) row(&body, r);
+}
+
 template <int level>
 constexpr bool fuses = level > 2;  // x86-64-v2 has no fused multiply-add
 
@@ -338,3 +344,67 @@ BOOST_AUTO_TEST_CASE(the_level_is_what_the_compiler_says_of_this_processor) {
   BOOST_TEST(static_cast<int>(cpu_level()) == expected);
 }
 #endif
+
+// The update in one pass has the bits of three passes, at every place of a part in its parameter.
+BOOST_AUTO_TEST_CASE(updates_in_one_pass_have_the_bits_of_three) {
+  using Half = std::uint16_t;
+  constexpr std::size_t most = 2 * k::flat_block + 5;
+  const Floats values = random_floats(5 * most, 6);
+  const k::GradientNorm norm = {.norm = 3, .scale = 0.25, .finite = 1};
+  const k::GradientNorm skipped = {.norm = 3, .scale = 0.25, .finite = 0};
+  constexpr std::size_t lengths[] = {1, 7, 16, 1000, 4095, 4096, 4097, 8191, most};
+  const auto compare_at = [&]<int level, class Rule>(const Rule& rule, std::size_t first, std::size_t n,
+                                                     const k::GradientNorm& by) {
+    const std::size_t rows = (first % k::flat_block + n + k::flat_block - 1) / k::flat_block;
+    std::vector<Half> narrow(5 * most), kept;  // parameter, gradient, three states
+    for (std::size_t i = 0; i < narrow.size(); ++i) narrow[i] = bf16(i < 3 * most ? values[i] : std::abs(values[i])).bits;
+    // Infinities, a NaN, the largest finite numbers and, among states, a signaling NaN.
+    constexpr Half special[] = {0x7f80, 0xff80, 0xffc1, 0x7f7f, 0xff7f, 0x7f81};
+    for (std::size_t i = 1; i < most; i += 50) narrow[i] = special[i / 50 % 5], narrow[2 * most + i] = special[i / 50 % 6];
+    kept = narrow;
+    Floats wide(2 * most);
+    for (std::size_t i = 0; i < wide.size(); ++i) wide[i] = element_parts::float_of(std::uint32_t{kept[i]} << 16);
+    const k::RoundingNoise of_states = k::rounding_noise(RandomSite::optimizer_state, 1, 2, 3, first);
+    const k::RoundingNoise of_parameter = k::rounding_noise(RandomSite::master_weights, 1, 5, 3, first);
+    const auto states_in = [=](std::vector<Half>& of, std::size_t s) -> std::byte* {
+      return reinterpret_cast<std::byte*>(of.data() + (2 + s) * most);
+    };
+    const auto target_in = [&](std::vector<Half>& of) -> k::UpdateTarget {
+      return k::UpdateTarget{.parameter = wide.data(),
+                             .state = {states_in(of, 0), states_in(of, 1), states_in(of, 2)},
+                             .gradient = wide.data() + most,
+                             .n = n,
+                             .norm = &by,
+                             .noise = of_states};
+    };
+    run_at<level>(k::ElementUpdate<Rule, Half>{rule, k::memory_of<Half, Rule::states>(target_in(kept))}, rows);
+    const auto rounded = k::memory_of<Half, 1>({.parameter = wide.data(),
+                                                .state = {reinterpret_cast<std::byte*>(kept.data())},
+                                                .gradient = wide.data(),
+                                                .n = n,
+                                                .noise = of_parameter});
+    run_at<level>(k::ElementUpdate<k::KeepRule, Half>{{false}, rounded}, rows);
+    const std::vector<Half> before = narrow;
+    run_at<level>(k::NarrowUpdate<Rule>{rule,
+                                        k::memory_of<Half, Rule::states>(target_in(narrow)),
+                                        narrow.data(),
+                                        narrow.data() + most,
+                                        {of_parameter.key[0], of_parameter.key[1]}},
+                  rows);
+    BOOST_TEST_REQUIRE((narrow == kept), "level " << level << ", " << n << " elements from " << first);
+    BOOST_TEST_REQUIRE((narrow == before) == !by.finite);
+  };
+  const auto compare_rule = [&](const auto& rule, std::size_t step) {
+    each_level([&]<int level>() {
+      std::size_t i = 0;
+      for (std::size_t first = 0; first <= k::flat_block; first += step)
+        compare_at.template operator()<level>(rule, 3 * k::flat_block + first, lengths[i++ % std::size(lengths)], norm);
+      compare_at.template operator()<level>(rule, 5, 5000, skipped);
+    });
+  };
+  compare_rule(k::AdamRule<false>{0.99f, 0, 0.9f, 0.1f, 0.99f, 0.01f, 0.01f, 1.1f, 1e-8f}, 1);
+  compare_rule(k::AdamRule<true>{1, 0.1f, 0.9f, 0.1f, 0.99f, 0.01f, 0.01f, 1.1f, 1e-8f}, 89);
+  compare_rule(k::MomentumRule{0.1f, 0.1f, 0.9f, 1, 0.9f}, 89);
+  compare_rule(k::AdagradRule{0.1f, 0.1f, 1e-8f}, 89);
+  compare_rule(k::LionRule{0.99f, 0.01f, 0.9f, 0.1f, 0.99f, 0.01f}, 89);
+}

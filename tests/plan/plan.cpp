@@ -634,6 +634,51 @@ BOOST_AUTO_TEST_CASE(what_is_kept_in_bf16_is_proved) {
       "in another place than the plan");
 }
 
+// If all state of a unit is bf16, parameters and gradients are converted to fp32 only for the rules, and the options, that need
+// fp32 numbers.
+BOOST_AUTO_TEST_CASE(bf16_state_is_updated_in_one_pass) {
+  using namespace kinds;
+  using enum OperandName;
+  const PlanOptions bf16_states = {.optimizer_state_type = DType::bf16};
+  const auto has_wide_master = [](const Plan& plan) {
+    return std::ranges::any_of(plan.buffers, [](const PlanBuffer& buffer) { return buffer.name.starts_with("fp32 master"); });
+  };
+  std::set<std::string_view> rules;
+  for (const Optimizer* const optimizer : optimizers()) {
+    for (const Rule* const rule : optimizer->rules)
+      if (rule->by_element) rules.insert(rule->name);
+    for (const Placement& row : placements()) {
+      const auto built = [&](const PlanOptions& options, UnitTypes types = kept_in_bf16) {
+        return build(row.name.data(), 3, 4, options, {}, {}, *optimizer, types);
+      };
+      const Built narrow = built(bf16_states);
+      std::size_t units = 0;
+      for (const Unit& unit : narrow.layout.units()) units += unit.rule->by_element;
+      BOOST_TEST(count(narrow.plan.update, optimizer_16_bit) == units, row.name << ", " << optimizer->name);
+      BOOST_TEST(has_wide_master(narrow.plan) == (units < narrow.layout.units().size()), row.name << ", " << optimizer->name);
+      for (const Built& wide : {built({}), built({.clip_values = true, .optimizer_state_type = DType::bf16}),
+                                built({.optimizer_state_type = DType::bf16, .average_weights = true}),
+                                built(bf16_states, {DType::bf16, DType::f32, DType::bf16, DType::f32})}) {
+        BOOST_TEST(count(wide.plan.update, optimizer_16_bit) == 0u);
+        BOOST_TEST(has_wide_master(wide.plan));
+      }
+    }
+  }
+  BOOST_TEST((rules == std::set<std::string_view>{"adagrad", "adam", "adam_amsgrad", "lion", "sgd_momentum"}));
+  const auto check = [&](const std::function<void(Plan&)>& worsen, const std::string& part) {
+    check_complaint(complaint("full", bf16_states, worsen, adamw_optimizer(), kept_in_bf16), part);
+  };
+  check([](Plan&) {}, "sound");
+  check([](Plan& p) { forget(p, optimizer_16_bit, 1); }, "is not updated");
+  check([](Plan& p) { repeat_the_first(p, optimizer_16_bit); }, "updates parameters twice");
+  check([](Plan& p) { forget(p, gradient_norm); }, "comes before the gradient norm");
+  check([](Plan& p) { forget(p, round_gradient, 1); }, "");
+  check([](Plan& p) { place_of(operation(p, optimizer_16_bit, 1), kept_gradient) = p.gradients[0]; }, "in another place than");
+  check([](Plan& p) { place_of(operation(p, optimizer_16_bit, 1), kept_master) = p.master[0]; }, "in another place than");
+  check([](Plan& p) { operation(p, optimizer_16_bit).count -= 1; }, "");
+  check([](Plan& p) { operation(p, optimizer_16_bit).type = DType::f16; }, "");
+}
+
 // Offloaded state has loads and unloads. None may be missing, for another unit, or at another place.
 BOOST_AUTO_TEST_CASE(what_is_kept_on_the_host_is_proved) {
   using namespace kinds;

@@ -28,6 +28,8 @@ struct Case {
   json run = {};  // null: the folder's run.json
   DType state_type = DType::f32, precision = DType::f32, reduce = DType::f32, tables = DType::f32;
   DType master = DType::f32, gradient = DType::f32;
+  double clip_value = 0;          // if plan.clip_values
+  std::uint64_t state_began = 0;  // as in UpdateScalars, after this update
   Threads threads = Threads::one;
   CommOptions comm = {};  // of GPUs
 };
@@ -124,6 +126,8 @@ inline History train_golden(const std::string& name, const Case& c) {
           executor.run_update(read, {.update = u,
                                      .learning_rate = run["steps"][u - 1]["lr"],
                                      .clip_norm = run["clip_norm"],
+                                     .clip_value = c.clip_value,
+                                     .state_began = u > c.state_began ? c.state_began : 0,
                                      .dropout = {.residual = c.dropout,
                                                  .attention = c.dropout,
                                                  .seed = 11,

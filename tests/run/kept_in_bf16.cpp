@@ -103,6 +103,24 @@ BOOST_DATA_TEST_CASE(strategies_have_the_same_bits, boost::unit_test::data::make
   }
 }
 
+// With clipping of values, here to a limit that no value reaches, parameters and gradients are converted to fp32 for the
+// update. Bits do not depend on this, nor if the update's number is not the number of updates of the states.
+BOOST_DATA_TEST_CASE(an_update_in_one_pass_has_the_bits_of_three,
+                     boost::unit_test::data::make({"adam", "adam-amsgrad", "sgd-momentum", "adagrad", "lion"}), optimizer) {
+  for (const int ranks : {1, 2, 4})
+    for (const std::uint64_t state_began : {0, 1})
+      for (const std::string strategy : {"full", "optim", "none"}) {
+        Case one = all_in_bf16(ranks);
+        one.run = run_with(optimizer);
+        one.run["updates"] = 3;
+        one.strategy = strategy, one.state_began = state_began;
+        Case three = one;
+        three.plan.clip_values = true, three.clip_value = 1e30;
+        BOOST_CHECK_MESSAGE(train_golden("gpt2-tied", one) == train_golden("gpt2-tied", three),
+                            optimizer << ", " << ranks << " ranks, " << strategy << ", states since " << state_began);
+      }
+}
+
 BOOST_AUTO_TEST_CASE(runs_stay_near_those_in_fp32) {
   for (const char* const name : {"gpt2-tied", "llama-gqa"})
     for (const std::size_t micro_batches : {1, 2}) {

@@ -16,7 +16,7 @@ using namespace fsdp::test;
 namespace {
 
 /// Returns the launches of an update on one rank with two micro-batches of 4,096 tokens.
-Launches launches_of(const Optimizer& optimizer, const UnitTypes& types, DType state_type) {
+Launches launches_of(const Optimizer& optimizer, const UnitTypes& types, DType state_type, bool clips_values) {
   TransformerConfig config = find_family("llama").defaults;
   config.vocab_size = 2000, config.max_positions = 4096, config.layers = 1;
   config.width = 1024, config.ffn_width = 3072, config.heads = config.kv_heads = 16, config.head_size = 64;
@@ -30,7 +30,7 @@ Launches launches_of(const Optimizer& optimizer, const UnitTypes& types, DType s
                           .plan = {.micro_batches = 2,
                                    .checkpoint_activations = true,
                                    .checkpoint_policy = CheckpointPolicy::selective,
-                                   .clip_values = true},
+                                   .clip_values = clips_values},
                           .optimizer = {.kind = &optimizer, .state_type = state_type}},
                          world, cuda_traits());
     Executor& executor = sharded.allocate(device, {}, {.kind = "mpi"});
@@ -65,14 +65,14 @@ BOOST_AUTO_TEST_CASE(each_multiprocessor_has_two_blocks) {
   std::set<std::string> seen;
   for (const Optimizer* optimizer : optimizers())
     for (const UnitTypes& types : {UnitTypes{}, UnitTypes{.parameter = DType::bf16}, all_bf16})
-      for (const DType state_type : {DType::f32, DType::bf16})
-        for (const auto& [name, blocks] : launches_of(*optimizer, types, state_type)) {
+      for (const auto& [state_type, clips_values] : {std::pair(DType::f32, true), {DType::bf16, true}, {DType::bf16, false}})
+        for (const auto& [name, blocks] : launches_of(*optimizer, types, state_type, clips_values)) {
           if (makes_few_numbers(name)) continue;
           BOOST_TEST(blocks.most >= enough_blocks, optimizer->name << ": " << name << " has " << blocks.most << " at most");
           if (seen.insert(name).second) BOOST_TEST_MESSAGE(name << " " << blocks.fewest << " to " << blocks.most);
         }
   for (const char* kernel : {"ElementUpdate<AdamRule<false>, float>", "ElementUpdate<AdamRule<false>, unsigned short>",
-                             "Squares", "ClipValues", "DropoutBody<bf16>", "Convert<bf16, float>", "LambStatistics<float>",
-                             "ColumnSquaresOfRows", "RowSquares", "SquarePolynomial"})
+                             "NarrowUpdate<LionRule>", "Squares", "ClipValues", "DropoutBody<bf16>", "Convert<bf16, float>",
+                             "LambStatistics<float>", "ColumnSquaresOfRows", "RowSquares", "SquarePolynomial"})
     BOOST_TEST(seen.contains(kernel), "an update launches " << kernel);
 }

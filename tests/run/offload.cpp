@@ -68,8 +68,12 @@ BOOST_AUTO_TEST_CASE(no_optimizer_has_other_bits) {
   const char* name = "gpt2-tied";
   for (json run : read_json(golden_folder("optimizers.json"))) {
     run["updates"] = 3;
-    const Case c = {.ranks = 2, .run = run, .state_type = DType::bf16, .threads = Threads::each_stream};
+    Case c = {.ranks = 2, .run = run, .state_type = DType::bf16, .threads = Threads::each_stream};
     BOOST_CHECK_MESSAGE(train_golden(name, offloaded(c, true, true)) == train_golden(name, c), run["optimizer"]);
+    c.precision = c.master = c.gradient = DType::bf16;
+    const History kept = train_golden(name, c);
+    for (const bool parameters : {false, true})
+      BOOST_CHECK_MESSAGE(train_golden(name, offloaded(c, true, parameters)) == kept, run["optimizer"] << " in bf16");
   }
 }
 

@@ -21,8 +21,9 @@
 
 /// Optimizer updates of single elements. Only CUDA uses this list: on the CPU, each call of update_elements() compiles the loop
 /// for its rule.
-#define FSDP_ELEMENT_UPDATES(X) \
-  FSDP_ELEMENT_UPDATES_OF(X, float) FSDP_ELEMENT_UPDATES_OF(X, std::uint16_t) X(ElementUpdate<SgdRule, float>)
+#define FSDP_ELEMENT_UPDATES(X)     \
+  FSDP_ELEMENT_UPDATES_OF(X, float) \
+  FSDP_ELEMENT_UPDATES_OF(X, std::uint16_t) X(ElementUpdate<SgdRule, float>) FSDP_NARROW_UPDATES(X)
 #define FSDP_ELEMENT_UPDATES_OF(X, State)      \
   X(ElementUpdate<AdamRule<false>, State>)     \
   X(ElementUpdate<AdamRule<true>, State>)      \
@@ -31,6 +32,12 @@
   X(ElementUpdate<LionRule, State>)            \
   X(ElementUpdate<AdafactorVectorRule, State>) \
   X(ElementUpdate<MuonMomentumRule, State>)
+#define FSDP_NARROW_UPDATES(X)     \
+  X(NarrowUpdate<AdamRule<false>>) \
+  X(NarrowUpdate<AdamRule<true>>)  \
+  X(NarrowUpdate<MomentumRule>)    \
+  X(NarrowUpdate<AdagradRule>)     \
+  X(NarrowUpdate<LionRule>)
 
 /// Bodies that read and write optimizer states of type State.
 #define FSDP_OPTIMIZER_BODIES(X, State) \

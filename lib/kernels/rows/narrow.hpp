@@ -19,6 +19,14 @@ FSDP_INLINE std::uint16_t round_to_bf16(float value, std::uint32_t noise) {
   return static_cast<std::uint16_t>(((bits + (down ? 0u : noise)) >> 16) | nan);
 }
 
+/// round_to_bf16() for a result of arithmetic. If this is a NaN, its first mantissa bit is set. With the comparison of floats
+/// and without the bits of NaNs, a GPU needs half as many instructions.
+FSDP_INLINE std::uint16_t round_result_to_bf16(float value, std::uint32_t noise) {
+  std::uint32_t bits = element_parts::bits_of(value);
+  if (__builtin_fabsf(value) < 0x1.fep127f) bits += noise;  // smaller than the largest bf16 number
+  return static_cast<std::uint16_t>(bits >> 16);
+}
+
 /// to[offset + i] = from[i], rounded to the nearest number of the type.
 template <class Lanes>
 FSDP_INLINE void write_halves(Lanes lanes, Halves to, std::size_t offset, const float* from, std::size_t count) {

@@ -1,8 +1,8 @@
 // Row bodies of optimizers that work element by element, in one pass over a rank's part of a parameter. A rule is the
 // arithmetic of one element. It defines the number of states, and computes the new parameter from the old one, the gradient and
 // the states. ElementUpdate applies the rule to memory. It reads and writes states in fp32 or bf16, and writes a 16-bit copy of
-// the new parameters if requested. On the CPU, update_elements() compiles any rule. The library's rules are in this header
-// because nvcc must see them.
+// the new parameters if requested. NarrowUpdate applies the rule if parameters, gradients and states are all bf16. On the CPU,
+// update_elements() compiles any rule. The library's rules are in this header because nvcc must see them.
 #pragma once
 
 #include <utility>
@@ -251,6 +251,139 @@ struct ElementUpdate {
     m.each(lanes, b, UpdateElement{with_device_numbers(rule), m.gradient_scale()}, m.parameter, m.gradient);
     memory.write_copy(lanes, b);
   }
+};
+
+/// ElementUpdate for a part whose parameter and gradient are bf16, too, in one pass over memory. The bits are those of three
+/// passes: a conversion to fp32, ElementUpdate, and stochastic rounding of the new parameter by KeepRule.
+template <class Rule>
+struct NarrowUpdate {
+  static constexpr bool flush_denormals = true;  // as in ElementUpdate
+  static constexpr int states = Rule::states;
+  using Memory = ElementMemory<std::uint16_t, states>;
+  Rule rule;
+  Memory memory;  // `parameter`, `gradient` and `copy` are not used
+  std::uint16_t* parameter;
+  const std::uint16_t* gradient;
+  std::uint32_t parameter_key[2];  // of the noise that rounds parameters
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
+    if (!memory.applies()) return;
+    const bool whole = memory.end(b) - memory.begin(b) == Memory::block;
+#if defined(FSDP_GPU)
+    if (whole && is_aligned(b))
+      in_packs(lanes, b, std::make_index_sequence<states>{});
+    else
+      one_by_one<false>(lanes, b);
+#else
+    if (whole)
+      one_by_one<true>(lanes, b);
+    else
+      one_by_one<false>(lanes, b);
+#endif
+  }
+
+ private:
+  static constexpr std::size_t quarter = Memory::block / 4;
+
+  /// 16 random bits for each state and for the parameter, of the elements j, j + quarter, j + 2 * quarter and j + 3 * quarter
+  /// of a block. ElementMemory::each_rounded() draws the same bits.
+  struct Noise {
+    std::array<std::uint32_t, 4> pair[(states + 1) / 2], of_parameter;
+
+    FSDP_INLINE std::uint32_t of_state(int k, std::size_t w) const {
+      return k % 2 == 0 ? pair[k / 2][w] & 0xffffu : pair[k / 2][w] >> 16;
+    }
+  };
+  FSDP_INLINE Noise noise_of(std::uint64_t counter) const {
+    const auto low = static_cast<std::uint32_t>(counter), high = static_cast<std::uint32_t>(counter >> 32);
+    Noise noise;
+    FSDP_UNROLL
+    for (std::uint32_t p = 0; p < (states + 1) / 2; ++p)
+      noise.pair[p] = philox({low, high, p, 0}, {memory.noise.key[0], memory.noise.key[1]});
+    noise.of_parameter = philox({low, high, 0, 0}, {parameter_key[0], parameter_key[1]});
+    return noise;
+  }
+  FSDP_INLINE std::uint64_t first_counter(std::size_t b) const {
+    return (memory.noise.first_element / Memory::block + b) * quarter;
+  }
+
+  /// Updates the numbers of one element: s has its states.
+  template <class AnyRule>
+  FSDP_INLINE static void update(const AnyRule& rule, float scale, std::uint16_t& p, std::uint16_t g, float* s,
+                                 std::uint32_t noise) {
+    p = round_result_to_bf16(rule(Memory::value_of(p), Memory::value_of(g) * scale, s), noise);
+  }
+
+  /// Adjacent lanes process adjacent elements, one at a time.
+  template <bool whole, class Lanes>
+  FSDP_INLINE void one_by_one(Lanes lanes, std::size_t b) const {
+    const NarrowUpdate k = *this;
+    const auto by = with_device_numbers(rule);
+    const float scale = memory.gradient_scale();
+    const std::size_t before = memory.lead(), counters = first_counter(b);
+    lanes.each(quarter, [=](std::size_t j) FSDP_LANE {
+      const Noise noise = k.noise_of(counters + j);
+      FSDP_UNROLL
+      for (std::size_t w = 0; w < 4; ++w) {
+        const std::size_t at = b * Memory::block + w * quarter + j;  // from the start of the part's first block
+        if (!whole && (at < before || at >= before + k.memory.n)) continue;
+        const std::size_t i = at - before;
+        float s[states];
+        FSDP_UNROLL
+        for (int m = 0; m < states; ++m) s[m] = Memory::value_of(k.memory.state[m][i]);
+        update(by, scale, k.parameter[i], k.gradient[i], s, noise.of_parameter[w] & 0xffffu);
+        FSDP_UNROLL
+        for (int m = 0; m < states; ++m) k.memory.state[m][i] = round_result_to_bf16(s[m], noise.of_state(m, w));
+      }
+    });
+  }
+
+#if defined(FSDP_GPU)
+  static constexpr std::size_t adjacent = 8;  // elements of a pack: 16 bytes
+
+ public:
+  static constexpr unsigned cuda_threads = quarter / adjacent;
+
+ private:
+  FSDP_INLINE static bool is_aligned(const std::uint16_t* array) {
+    return reinterpret_cast<std::uintptr_t>(array) % (adjacent * sizeof(*array)) == 0;
+  }
+  FSDP_INLINE bool is_aligned(std::size_t b) const {
+    bool all = is_aligned(parameter + memory.begin(b)) && is_aligned(gradient + memory.begin(b));
+    FSDP_UNROLL
+    for (int m = 0; m < states; ++m) all = all && is_aligned(memory.state[m] + memory.begin(b));
+    return all;
+  }
+
+  /// A lane processes packs of adjacent elements, one of each quarter of the block.
+  template <class Lanes, std::size_t... m>
+  FSDP_INLINE void in_packs(Lanes lanes, std::size_t b, std::index_sequence<m...>) const {
+    const NarrowUpdate k = *this;
+    const auto by = with_device_numbers(rule);
+    const float scale = memory.gradient_scale();
+    const std::size_t begin = memory.begin(b), counters = first_counter(b);
+    lanes.each(quarter / adjacent, [=](std::size_t j) FSDP_LANE {
+      Noise noise[adjacent];
+      FSDP_UNROLL
+      for (std::size_t e = 0; e < adjacent; ++e) noise[e] = k.noise_of(counters + adjacent * j + e);
+      FSDP_UNROLL
+      for (std::size_t w = 0; w < 4; ++w) {
+        const std::size_t i = begin + w * quarter + adjacent * j;
+        Pack<std::uint16_t*, adjacent> p(k.parameter + i), state[] = {Pack<std::uint16_t*, adjacent>(k.memory.state[m] + i)...};
+        Pack<const std::uint16_t*, adjacent> g(k.gradient + i);
+        FSDP_UNROLL
+        for (std::size_t e = 0; e < adjacent; ++e) {
+          float s[] = {Memory::value_of(state[m][e])...};
+          update(by, scale, p[e], g[e], s, noise[e].of_parameter[w] & 0xffffu);
+          ((state[m][e] = round_result_to_bf16(s[m], noise[e].of_state(m, w))), ...);
+        }
+        p.store();
+        (state[m].store(), ...);
+      }
+    });
+  }
+#endif
 };
 
 }  // namespace fsdp::kernels

@@ -279,7 +279,7 @@ class Builder {
     }
     plan_.wide_master = plan_.master;
     add_fp32_copy(
-        "fp32 master", [&](int u) { return units_.has_16_bit_master(u); }, plan_.wide_master);
+        "fp32 master", [&](int u) { return units_.has_16_bit_master(u) && !units_.updates_in_16_bits(u); }, plan_.wide_master);
     add_slots(
         "P", BufferRole::gathered_parameters, options_.parameter_slots, units_.gathers_in_turn(),
         [&](int u) { return units_.sharded_at_rest(u) ? units_.whole_bytes(u, units_.unit(u).types.parameter) : 0; },

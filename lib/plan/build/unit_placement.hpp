@@ -34,6 +34,11 @@ class UnitPlacement {
   /// an fp32 copy, in memory that another unit's copy overwrites later.
   bool has_16_bit_master(int u) const { return trained(u) && unit(u).types.master != DType::f32; }
   bool has_16_bit_gradient(int u) const { return trained(u) && unit(u).types.gradient != DType::f32; }
+  /// Returns true if the update reads and writes bf16 state in one pass, without fp32 copies.
+  bool updates_in_16_bits(int u) const {
+    return has_16_bit_master(u) && has_16_bit_gradient(u) && !rounded(u) && unit(u).rule->by_element &&
+           options_.optimizer_state_type != DType::f32 && !options_.clip_values && !options_.average_weights;
+  }
   bool works_on_matrices(int u) const { return trained(u) && unit(u).rule->whole.work; }
   /// The number of rounds of sums over whole tensors that the unit's optimizer needs.
   int rounds(int u) const { return unit(u).rule->statistics.rounds; }

@@ -166,6 +166,18 @@ void UpdateBuilder::emit_statistics(int round) {
 }
 
 void UpdateBuilder::emit_optimizer(int u) {
+  emit_update(u);
+  if (is_published(u)) emit(gather_operation(units_, plan_, u));
+}
+
+/// Appends the update of this rank's part of a unit, with all conversions.
+void UpdateBuilder::emit_update(int u) {
+  if (units_.updates_in_16_bits(u)) {
+    std::vector<Operand> operands = {
+        {sums, plan_.sums}, {kept_gradient, at(plan_.gradients, u)}, {kept_master, at(plan_.master, u)}};
+    append_states(u, operands);
+    return emit(kinds::optimizer_16_bit, StreamId::compute, u, std::move(operands), units_.unit(u).types.master);
+  }
   const bool follows_directions = units_.works_on_matrices(u);
   if (!follows_directions) upcast_gradient(u);
   upcast_master(u);
@@ -183,7 +195,6 @@ void UpdateBuilder::emit_optimizer(int u) {
   if (!plan_.averages.empty())
     emit(kinds::average, StreamId::compute, u,
          {{sums, plan_.sums}, {master, at(plan_.wide_master, u)}, {average, at(plan_.averages, u)}});
-  if (is_published(u)) emit(gather_operation(units_, plan_, u));
 }
 
 /// Each matrix is processed by its owner, one rank of the world. All other ranks set it to zero, so that sums over the ranks,

@@ -38,6 +38,7 @@ class UpdateBuilder {
   void upcast_master(int u);
   void emit_statistics(int round);
   void emit_optimizer(int u);
+  void emit_update(int u);
   void emit_matrices(const std::vector<int>& together);
   /// Returns true if parameters are whole at rest and each rank updates a part, so that they are gathered after the update.
   bool is_published(int u) const { return units_.scattered(u) && !units_.sharded_at_rest(u); }

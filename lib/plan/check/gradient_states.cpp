@@ -275,6 +275,11 @@ void GradientStates::update(const Operation& op) {
   if (std::exchange(units_[u].updated, true)) fail("updates parameters twice");
 }
 
+void GradientStates::update_in_16_bits(const Operation& op) {
+  update(op);
+  keep_master(op);
+}
+
 void GradientStates::average(const Operation& op) {
   const UnitGradient& unit = unit_of(op);
   if (!unit.updated) fail("comes before the parameters are updated");

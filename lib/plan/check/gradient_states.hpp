@@ -42,6 +42,7 @@ class GradientStates : private CheckedList {
   void return_directions(const Operation& op);
   void sum_directions(const Operation& op);
   void update(const Operation& op);
+  void update_in_16_bits(const Operation& op);
   void average(const Operation& op);
 
   // For checks of kinds outside the library.

@@ -25,6 +25,8 @@ constexpr OperandSpec of_optimizer[] = {{sums, reads},
                                         {master, changes},
                                         {part, changes, is_rounded},
                                         {states, changes}};
+constexpr OperandSpec of_optimizer_16_bit[] = {
+    {sums, reads}, {kept_gradient, reads}, {kept_master, changes}, {states, changes}};
 
 constexpr OperandSpec of_average[] = {{sums, reads}, {master, reads}, {OperandName::average, changes}};
 
@@ -33,6 +35,8 @@ UnitMemory memory_of(const Running& r) {
   memory.parameters = r.at<float>(master);
   memory.gradients = r.at<float>(gradient);
   memory.directions = r.at<float>(direction);
+  memory.kept_parameters = r.at<bf16>(kept_master);
+  memory.kept_gradients = r.at<bf16>(kept_gradient);
   if (auto* const copy = r.at<std::uint16_t>(part)) memory.copy = {copy, r.unit().types.parameter};
   for (std::size_t round = 0; round < memory.statistics.size(); ++round)
     memory.statistics[round] = r.at<std::int64_t>(r.op.kind == &kinds::statistics ? words_before : words, round);
@@ -42,8 +46,10 @@ UnitMemory memory_of(const Running& r) {
 }
 
 OptimizerStep step_of(const Running& r) {
-  return {r.scalars.update - r.scalars.state_began, r.scalars.learning_rate, &r.at<UpdateSums>(sums)->norm};
+  return {r.scalars.update - r.scalars.state_began, r.scalars.learning_rate, &r.at<UpdateSums>(sums)->norm, r.scalars.update};
 }
+
+void update(const Running& r) { r.unit().rule->update(r.stream, memory_of(r), r.rank.optimizer, step_of(r)); }
 
 /// Computes this rank's part of a unit's sums. Only one rank of the shard axis counts a unit that all of them hold whole.
 void count_statistics(const Running& r) {
@@ -71,16 +77,16 @@ void work_on_matrices(const Running& r) {
   }
 }
 
-/// The memory traffic of an update of this rank's part, including sums over whole tensors. If parameters are gathered in
-/// another type than the master's, it includes writing them.
-Cost update_cost(const Operation& op, const Costing& costing) {
+/// The memory traffic of an update of this rank's part, including sums over whole tensors. `number` is the type of parameter
+/// and gradient. If parameters are gathered in another type than the master's, the traffic includes writing them.
+Cost update_cost(const Operation& op, const Costing& costing, DType number) {
   const auto u = static_cast<std::size_t>(op.unit);
   const UnitTypes& types = costing.layout.units()[u].types;
   const Rule& rule = *costing.layout.units()[u].rule;
   std::size_t of_element = 0;
   for (const StateInfo& state : rule.states) of_element += state.extent == Extent::element;
   const std::size_t per_number =
-      static_cast<std::size_t>(rule.passes.numbers) * sizeof(float) +
+      static_cast<std::size_t>(rule.passes.numbers) * size_of(number) +
       static_cast<std::size_t>(rule.passes.per_state) * of_element * size_of(costing.optimizer.state_type) +
       (types.parameter == types.master ? 0 : size_of(types.parameter));
   return {.memory_bytes = static_cast<double>(costing.layout.shard_numel(u) * per_number)};
@@ -138,9 +144,23 @@ constinit const Kind optimizer = {
     .part = UpdatePart::optimizer,
     .subject = Subject::unit,
     .operands = of_optimizer,
-    .run = [](const Running& r) { r.unit().rule->update(r.stream, memory_of(r), r.rank.optimizer, step_of(r)); },
-    .cost = update_cost,
+    .run = update,
+    .cost = [](const Operation& op, const Costing& costing) { return update_cost(op, costing, DType::f32); },
     .follow = protocol<&GradientStates::update>,
+    .drawing = Drawing::briefly,
+    .letter = 'O'};
+
+constinit const Kind optimizer_16_bit = {
+    .name = "optimizer in 16 bits",
+    .part = UpdatePart::optimizer,
+    .subject = Subject::unit,
+    .operands = of_optimizer_16_bit,
+    .run = update,
+    .cost = [](const Operation& op, const Costing& costing) { return update_cost(op, costing, op.type); },
+    .amount = [](const Query& q) -> Amount {
+      return {q.shard_numel(), q.unit().types.master};
+    },
+    .follow = protocol<&GradientStates::update_in_16_bits>,
     .drawing = Drawing::briefly,
     .letter = 'O'};
 
