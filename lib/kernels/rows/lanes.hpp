@@ -92,6 +92,33 @@ FSDP_INLINE decltype(auto) call(F& f, std::size_t i, A... arrays) {
     return f(arrays[i]...);
 }
 
+/// The number of threads of a block on GPUs for a body that does not choose another one. It suits rows of a few thousand
+/// elements.
+inline constexpr unsigned default_threads = 256;
+
+/// A body whose rows have width() elements, for which the number of threads is chosen.
+template <class Body>
+concept HasWidth = requires(const Body& body) {
+  body.width();
+};
+
+/// The number of threads of a block on GPUs for rows of `width` elements. A lane then has up to 32 elements, and few lanes
+/// have none. A multiprocessor runs at most 32 blocks at a time, so blocks of one warp still give it 32 warps.
+constexpr unsigned threads_of_width(std::size_t width) {
+  return width <= 1024 ? 32 : width <= 2048 ? 64 : width <= 4096 ? 128 : default_threads;
+}
+
+/// The number of threads of a block that runs `body` on a GPU: the body's cuda_threads, or by its width(), or `otherwise`.
+template <class Body>
+constexpr unsigned threads_of(const Body& body, unsigned otherwise = default_threads) {
+  if constexpr (HasWidth<Body>)
+    return threads_of_width(body.width());
+  else if constexpr (requires { Body::cuda_threads; })
+    return Body::cuda_threads;
+  else
+    return otherwise;
+}
+
 #if !defined(FSDP_GPU)
 
 /// The lanes of a CPU. `level` is a CpuLevel, or 5 for AMX. The level is part of the names of all instantiations, so that the

@@ -17,6 +17,7 @@ struct LayerNormForward {
   std::size_t C;
   float eps;
 
+  std::size_t width() const { return C; }
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
     const E* in = x + r * C;
@@ -49,6 +50,7 @@ struct RmsNormForward {
   std::size_t C;
   float eps, offset = 0;
 
+  std::size_t width() const { return C; }
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
     const E* in = x + r * C;
