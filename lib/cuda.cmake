@@ -1,4 +1,4 @@
-# libfsdp_cuda has all code that needs CUDA's libraries; libfsdp loads it when a GPU is requested (device/cuda_library.hpp). The tests
+# libfsdp_cuda has all code that needs CUDA's libraries except cuDNN; libfsdp loads it when a GPU is requested (device/cuda_library.hpp). The tests
 # compile the same sources with a double of these libraries (tests/cuda_double).
 file(GLOB FSDP_CUDA_SOURCES CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/device/cuda/*.cpp ${CMAKE_CURRENT_SOURCE_DIR}/kernels/cuda/*.cpp)
 file(GLOB FSDP_CUDA_KERNELS CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/kernels/cuda/*.cu ${CMAKE_CURRENT_SOURCE_DIR}/kernels/rows/*.cu)
@@ -34,4 +34,15 @@ if(FSDP_HAVE_CUDA)
   endif()
   set_target_properties(fsdp_cuda PROPERTIES INSTALL_RPATH $ORIGIN INSTALL_RPATH_USE_LINK_PATH ON)
   install(TARGETS fsdp_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+
+  # libfsdp_cuda loads it if --attention-backend asks for cuDNN.
+  if(FSDP_HAVE_CUDNN)
+    add_library(fsdp_cudnn MODULE ${CMAKE_CURRENT_SOURCE_DIR}/kernels/cudnn/attention.cpp)
+    target_compile_definitions(fsdp_cudnn PRIVATE "FSDP_VERSION=\"${PROJECT_VERSION}\"")
+    target_compile_options(fsdp_cudnn PRIVATE -O1)  # it only builds graphs and launches
+    target_include_directories(fsdp_cudnn SYSTEM PRIVATE ${CUDNN_FRONTEND_INCLUDE_DIR} ${CUDNN_INCLUDE_DIR} ${CUDAToolkit_INCLUDE_DIRS})
+    target_link_libraries(fsdp_cudnn PRIVATE fsdp fsdp_flags ${CUDNN_LIBRARY} CUDA::nvrtc CUDA::cudart_static)
+    set_target_properties(fsdp_cudnn PROPERTIES INSTALL_RPATH $ORIGIN INSTALL_RPATH_USE_LINK_PATH ON)
+    install(TARGETS fsdp_cudnn LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  endif()
 endif()

@@ -1,8 +1,9 @@
-# Looks for CUDA and NCCL, as FSDP_WITH_CUDA and FSDP_WITH_NCCL say; nothing is downloaded. Included by the top-level CMakeLists.txt, because
-# it enables a language. Sets FSDP_HAVE_CUDA and FSDP_HAVE_NCCL.
+# Looks for CUDA, NCCL and cuDNN, as FSDP_WITH_CUDA, FSDP_WITH_NCCL and FSDP_WITH_CUDNN say; nothing is downloaded. Included by the top-level
+# CMakeLists.txt, because it enables a language. Sets FSDP_HAVE_CUDA, FSDP_HAVE_NCCL and FSDP_HAVE_CUDNN.
 macro(fsdp_without_cuda why)
   fsdp_without(FSDP_WITH_CUDA CUDA "${why} (tools/install --cuda says how to get it, and CMAKE_CUDA_COMPILER or CUDACXX where it is)")
   fsdp_without(FSDP_WITH_NCCL NCCL "only GPUs use it, and this build is without CUDA")
+  fsdp_without(FSDP_WITH_CUDNN cuDNN "only GPUs use it, and this build is without CUDA")
 endmacro()
 if(FSDP_WITH_CUDA STREQUAL "OFF")
   fsdp_without_cuda("")
@@ -50,8 +51,30 @@ if(NOT FSDP_WITH_NCCL STREQUAL "OFF")
   if(NCCL_INCLUDE_DIR AND NCCL_LIBRARY)
     set(FSDP_HAVE_NCCL ON)
     fsdp_with(FSDP_WITH_NCCL NCCL "found ${NCCL_LIBRARY}")
+  endif()
+endif()
+if(NOT FSDP_HAVE_NCCL)
+  fsdp_without(FSDP_WITH_NCCL NCCL
+    "nccl.h or libnccl.so was not found, so GPUs would exchange data through host memory (-DNCCL_INCLUDE_DIR= and -DNCCL_LIBRARY= say where NCCL is)")
+endif()
+
+# cuDNN's frontend has only headers.
+if(NOT FSDP_WITH_CUDNN STREQUAL "OFF")
+  find_path(CUDNN_FRONTEND_INCLUDE_DIR cudnn_frontend.h)
+  find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  find_library(CUDNN_LIBRARY NAMES cudnn libcudnn.so.9 HINTS ${CUDAToolkit_LIBRARY_DIR} ${CUDNN_INCLUDE_DIR}/../lib)
+  if(CUDNN_FRONTEND_INCLUDE_DIR AND CUDNN_INCLUDE_DIR AND CUDNN_LIBRARY AND TARGET CUDA::nvrtc)
+    file(STRINGS ${CUDNN_FRONTEND_INCLUDE_DIR}/cudnn_frontend_version.h frontend REGEX "_(MAJOR|MINOR|PATCH)_VERSION [0-9]+$")
+    string(REGEX REPLACE "[^;]* ([0-9]+)" "\\1" frontend "${frontend}")
+    list(JOIN frontend . frontend)
+    if(frontend VERSION_LESS 1.12)
+      fsdp_without(FSDP_WITH_CUDNN cuDNN "its frontend in ${CUDNN_FRONTEND_INCLUDE_DIR} is ${frontend}, and 1.12 or newer is needed")
+      return()
+    endif()
+    set(FSDP_HAVE_CUDNN ON)
+    fsdp_with(FSDP_WITH_CUDNN cuDNN "found ${CUDNN_LIBRARY}, and its frontend ${frontend} in ${CUDNN_FRONTEND_INCLUDE_DIR}")
     return()
   endif()
 endif()
-fsdp_without(FSDP_WITH_NCCL NCCL
-  "nccl.h or libnccl.so was not found, so GPUs would exchange data through host memory (-DNCCL_INCLUDE_DIR= and -DNCCL_LIBRARY= say where NCCL is)")
+fsdp_without(FSDP_WITH_CUDNN cuDNN
+  "cudnn_frontend.h, cudnn.h, libcudnn.so or NVRTC was not found, so attention is computed by our kernels only (-DCUDNN_FRONTEND_INCLUDE_DIR=, -DCUDNN_INCLUDE_DIR= and -DCUDNN_LIBRARY= say where they are)")

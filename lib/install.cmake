@@ -10,7 +10,7 @@ set_target_properties(fsdp PROPERTIES INSTALL_RPATH $ORIGIN)
 install(TARGETS fsdp fsdp_testing EXPORT fsdp-targets)
 install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/fsdp/internal FILES_MATCHING PATTERN "*.hpp"
   REGEX "${FSDP_OTHER_PROCESSORS}" EXCLUDE
-  PATTERN "testing" EXCLUDE PATTERN "comm/mpi" EXCLUDE PATTERN "device/cuda" EXCLUDE PATTERN "kernels/cuda" EXCLUDE PATTERN "kernels/rows" EXCLUDE PATTERN "kernels/launch.hpp" EXCLUDE
+  PATTERN "testing" EXCLUDE PATTERN "comm/mpi" EXCLUDE PATTERN "device/cuda" EXCLUDE PATTERN "kernels/cuda" EXCLUDE PATTERN "kernels/cudnn" EXCLUDE PATTERN "kernels/rows" EXCLUDE PATTERN "kernels/launch.hpp" EXCLUDE
   PATTERN "kernels/tile_product.hpp" EXCLUDE PATTERN "kernels/gemm_library.hpp" EXCLUDE)
 foreach(header IN ITEMS optimizer pointwise dropout lanes narrow)
   install(FILES ${CMAKE_CURRENT_SOURCE_DIR}/kernels/rows/${header}.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/fsdp/internal/kernels/rows)

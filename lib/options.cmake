@@ -27,6 +27,7 @@ endfunction()
 # Optional dependencies: ON fails if they are not found, AUTO builds without them then, and the last lines of the configuration say so.
 fsdp_option(FSDP_WITH_CUDA "Build libfsdp_cuda, for NVIDIA's GPUs" AUTO ON OFF)
 fsdp_option(FSDP_WITH_NCCL "GPUs exchange data through NCCL" AUTO ON OFF)
+fsdp_option(FSDP_WITH_CUDNN "Build libfsdp_cudnn: GPUs can compute attention by cuDNN" AUTO ON OFF)
 fsdp_option(FSDP_WITH_TESTS "Build the tests, which need Boost.Test" AUTO ON OFF)
 fsdp_option(FSDP_WITH_LIBFUZZER "Build fuzz_libfuzzer (clang 16 or newer, with -fsanitize=fuzzer-no-link among CMAKE_CXX_FLAGS)" OFF ON)
 fsdp_option(FSDP_WERROR "Treat warnings as errors" OFF ON)

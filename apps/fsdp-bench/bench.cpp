@@ -18,6 +18,7 @@
 #include "machine/machine.hpp"
 #include "options/common_options.hpp"
 #include "plan/placement.hpp"
+#include "run/gemm_algorithms.hpp"
 #include "run/sharded_model.hpp"
 
 namespace fsdp {
@@ -58,6 +59,22 @@ std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Commu
                            Row{"down, dW", yes, no, F, C, R},
                            Row{"head, forward", no, yes, R, head_columns, C}};
   if (on_gpu) rows.push_back({"square", no, no, R, R, R});
+  if (!options.gemm_algorithms.empty()) {  // the products below, in memory that is freed before they run
+    std::vector<Buffer> memory;
+    std::vector<kernels::Product> products;
+    agree(world, [&] {
+      check_gemm_algorithms(options.gemm_algorithms, device.kind());
+      for (const Row& row : rows) {
+        const auto allocate = [&](std::size_t numbers) {
+          return memory.emplace_back(device.allocate(numbers * size_of(type))).data();
+        };
+        products.push_back({type, type, row.a, row.b, row.m, row.n, row.k, allocate(row.m * row.k),
+                            row.a == yes ? row.m : row.k, allocate(row.k * row.n), row.b == yes ? row.k : row.n,
+                            allocate(row.m * row.n), row.n, kernels::Write::overwrite});
+      }
+    });
+    use_gemm_algorithms(options.gemm_algorithms, products, stream, device, world);
+  }
   const std::string description = on_gpu ? device.description() : kernels::gemm_description();
   nlohmann::json json = {{"device", device.description()},
                          {"peak_gflops", json_of(peak)},
@@ -96,8 +113,8 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
     if (world.rank() == 0 && !options.trace.file.empty()) trace_file.emplace(options.trace.file);
   });
   const bool on_gpu = !is_host(device.kind());
-  ShardedModel sharded(config, sharding, world, traits_of(device.kind(), kernels::threads()));
-  sharded.allocate(device, {}, options.comm);
+  ShardedModel sharded(config, sharding, world, traits_for(options, config, sharding, device, world));
+  sharded.allocate(device, {.gemm_algorithms = options.gemm_algorithms}, options.comm);
   Executor& executor = sharded.executor();
   executor.initialize_parameters(1);
   executor.publish_parameters();
@@ -203,10 +220,11 @@ void require_read(const OptionTable& table, std::string_view what) {
         "decoder-kv-heads", "vocab-size", "share-decoder-input-output-embed", "decoder-learned-pos", "no-scale-embedding",
         "activation-fn", "batch-size", "tokens-per-sample", "precision"}},
       {"step tuning",
-       {"shard-group-size", "update-freq", "sharding-strategy", "checkpoint-activations", "comm-thread",
+       {"attention-backend", "shard-group-size", "update-freq", "sharding-strategy", "checkpoint-activations", "comm-thread",
         "optimizer-state-dtype", "master-dtype", "grad-dtype", "invariant", "cpu-offload", "offload-optimizer",
         "offload-params"}},
       {"step tuning collectives", {"sum-order", "sum-staging"}},
+      {"gemm step", {"gemm-algorithms"}},
       {"step", {"fake-collectives", "exposed", "trace"}},
       {"tuning", {"memory-limit"}},
       {"collectives", {"max-size"}}};
@@ -246,6 +264,16 @@ TransformerConfig config_of(const BenchOptions& options) {
       override_config(options.model.empty() ? arch_config(options.arch) : read_config(options.model), options.sizes);
   config.validate();
   return config;
+}
+
+DeviceTraits traits_for(const BenchOptions& options, const TransformerConfig& config, const ShardingOptions& sharding,
+                        Device& device, Communicator& world) {
+  DeviceTraits traits = traits_of(device.kind(), kernels::threads());
+  const AttentionChoice attention = choose_attention(options.attention_backend, config, sharding, 0, device, world);
+  if (options.attention_backend == AttentionBackend::cudnn && !attention.why.empty())
+    throw UserError(format("--attention-backend cudnn changes nothing ({}); leave it out", attention.why));
+  traits.cudnn_head_size = attention.cudnn_head_size;
+  return traits;
 }
 
 std::string model_of(const BenchOptions& options) {
@@ -317,12 +345,14 @@ OptionTable bench_option_table(BenchOptions& options) {
       .unset("the rank's share of its node's available memory, or the memory of its GPU");
   table.group("How");
   add_device_option(table, options.device, " A GPU's work is timed by its own events.");
+  add_attention_option(table, options.attention_backend);
   table.integer("steps", "N", options.steps, {1, 1e6}, "counted updates, after two that are not counted (tuning: one)")
       .common();
   add_threads_option(table, options.threads);
   table.size("max-size", "SIZE", options.largest_bytes, "largest buffer of collectives, at least 4KiB");
   add_comm_options(table, options.comm);
   add_comm_thread_option(table, options.comm_thread);
+  add_gemm_algorithms_option(table, options.gemm_algorithms);
   add_state_type_option(table, options.sharding.optimizer.state_type);
   table.flag("json", options.json, "print one JSON object").common();
   table.then([&options](const OptionTable& read) {

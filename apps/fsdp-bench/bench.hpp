@@ -30,15 +30,20 @@ struct BenchOptions {
   bool every_strategy = true;    // for tuning: true unless the user requested one strategy
   TraceOptions trace;
   DeviceChoice device = DeviceChoice::automatic;
+  AttentionBackend attention_backend = AttentionBackend::own;
   std::size_t threads = 0;
   std::size_t largest_bytes = std::size_t{64} << 20;  // the largest message of the measurement of collectives
   CommOptions comm = {.kind = "auto"};
+  std::filesystem::path gemm_algorithms;  // see use_gemm_algorithms(); empty: no file
   bool comm_thread = false;
   bool json = false;
 };
 
 /// Returns the configuration of --model or --arch, with `sizes` applied. Throws UserError.
 TransformerConfig config_of(const BenchOptions& options);
+/// Returns the device's traits for updates of a model. Collective over world.
+DeviceTraits traits_for(const BenchOptions& options, const TransformerConfig& config, const ShardingOptions& sharding,
+                        Device& device, Communicator& world);
 /// Returns the name of the model for reports.
 std::string model_of(const BenchOptions& options);
 /// Returns a rate as "512 GFLOP/s" for a CPU, or as "512.0 TFLOP/s" for a GPU.

@@ -159,7 +159,7 @@ std::string bench_tuning(const BenchOptions& options, Communicator& world, Commu
         sharding.batch.B = B;
         sharding.plan.checkpoint_activations = recompute;
         agree(world, [&] { check_sharding(config, sharding, world.size()); });
-        ShardedModel sharded(config, sharding, world, traits_of(device.kind(), kernels::threads()));
+        ShardedModel sharded(config, sharding, world, traits_for(options, config, sharding, device, world));
         Setting setting{.strategy = strategy, .recompute = recompute, .B = B};
         if (sharded.placement().axis == ShardAxis::group) setting.shard_group_size = sharding.shard_group_size;
         setting.memory_bytes = world.max(memory_of(options, sharding, sharded, world, node));

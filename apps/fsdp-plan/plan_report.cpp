@@ -61,6 +61,8 @@ std::string total_table(const PlanTable& table) {
     for (const char* cell : {"fits", "fits"}) rows[0].push_back(cell);
     for (const char* cell : {"kept", "recomp."}) rows[1].push_back(cell);
   }
+  const bool first_blocks = recomputes_first_blocks(table.options);
+  if (first_blocks) rows[0].push_back("blocks"), rows[1].push_back("recomp.");
   for (const PlanRow& row : shown_rows(table)) {
     Cells cells = {name_of(row)};
     for (const bool recompute : {false, true})
@@ -68,6 +70,7 @@ std::string total_table(const PlanTable& table) {
     for (const bool recompute : {false, true}) cells.push_back(bytes(row.variant(recompute).memory.total()));
     if (table.options.memory_limit != 0)
       for (const bool recompute : {false, true}) cells.push_back(table.fits(row.variant(recompute)) ? "yes" : "no");
+    if (first_blocks) cells.push_back(format("{}", row.recomputing.recomputed_blocks));
     rows.push_back(std::move(cells));
   }
   return lay_out(rows, 2);
@@ -138,8 +141,16 @@ std::string on_the_host(const PlanTable& table, const PlanVariant& variant) {
              : format("  and {} of the host's memory on each node\n", bytes(ranks * variant.memory.offloaded));
 }
 
-std::string options_of(const PlanRow& row, bool recompute) {
-  return format("--sharding-strategy {}{}", row.placement->name, recompute ? " --checkpoint-activations" : "");
+std::string options_of(const PlanTable& table, const PlanRow& row, bool recompute) {
+  const PlanVariant& variant = row.variant(recompute);
+  const std::string blocks = !recompute                                ? ""
+                             : !recomputes_first_blocks(table.options) ? " --checkpoint-activations"
+                             : variant.recomputed_blocks == 0          ? ""
+                                                              : format(" --recompute-num-layers {}", variant.recomputed_blocks);
+  return format("--sharding-strategy {}{}{}", row.placement->name, blocks,
+                variant.model == table.model || !table.fits(variant)
+                    ? ""
+                    : format(" --memory-limit {}", table.options.train.memory_limit));
 }
 
 /// Returns a sentence about the variant with the shortest predicted time among those that fit.
@@ -153,7 +164,7 @@ std::string fastest(const PlanTable& table) {
           (!best || row.variant(recompute).step.total < best->variant(recomputes).step.total))
         best = &row, recomputes = recompute;
   const PlanVariant& variant = best->variant(recomputes);
-  return format("the fastest of them by the prediction: {}, {:.1f} ms per update\n", options_of(*best, recomputes),
+  return format("the fastest of them by the prediction: {}, {:.1f} ms per update\n", options_of(table, *best, recomputes),
                 1e3 * variant.step.total) +
          on_the_host(table, variant);
 }
@@ -162,7 +173,7 @@ std::string conclusion(const PlanTable& table) {
   if (table.options.memory_limit == 0) return "";
   const auto say = [&](const PlanChoice& choice) {
     const PlanRow& row = table.rows[choice.row];
-    return std::pair(options_of(row, choice.recompute), row.variant(choice.recompute));
+    return std::pair(options_of(table, row, choice.recompute), row.variant(choice.recompute));
   };
   if (const auto best = table.least_communicating()) {
     const auto [what, variant] = say(*best);
@@ -484,7 +495,10 @@ nlohmann::json to_json(const PlanTable& table) {
     for (const bool recompute : {false, true}) {
       const PlanVariant& v = row.variant(recompute);
       nlohmann::json& variant = json[recompute ? "recomputing" : "keeping"];
-      variant = {{"memory", memory_json(v.memory)}, {"traffic", traffic_json(v.traffic)}, {"fits", table.fits(v)}};
+      variant = {{"memory", memory_json(v.memory)},
+                 {"traffic", traffic_json(v.traffic)},
+                 {"fits", table.fits(v)},
+                 {"recomputed_blocks", v.recomputed_blocks}};
       if (o.gpu) variant["prediction"] = prediction_json(table, v.step);
     }
     out["strategies"].push_back(std::move(json));

@@ -23,27 +23,29 @@ ShardingOptions options_of_row(const PlanTableOptions& options, const Placement&
     sharding.shard_group_size = 0;
   else if (sharding.shard_group_size == 0)
     sharding.shard_group_size = options.cluster.ranks_per_node;
-  sharding.plan.checkpoint_activations = recompute;
+  const bool first_blocks = recomputes_first_blocks(options);
+  sharding.plan.checkpoint_activations = recompute && !first_blocks;
+  if (!recompute) sharding.plan.recomputed_blocks = 0;
   return sharding;
 }
 
-/// Returns a plan with at most two micro-batches, and the memory of all. That is enough: all micro-batches but the last have
-/// the same operations.
-ShardedPlan plan_two_micro_batches(const Transformer& model, ShardingOptions options, MeshShape mesh,
-                                   std::vector<std::string>* warnings = nullptr) {
-  options.plan.sums_for = options.plan.micro_batches;
-  options.plan.micro_batches = std::min<std::size_t>(options.plan.micro_batches, 2);
-  return plan_sharding(model, options, mesh, warnings);
-}
-
-PlanVariant plan_variant(const Transformer& model, const ShardingOptions& options, MeshShape mesh, Cluster cluster,
-                         const TrainOptions& train, const GpuFigures* gpu, std::vector<std::string>* warnings) {
-  const ShardedPlan planned = plan_two_micro_batches(model, options, mesh, warnings);
+/// `limit`: what a rank may need if `options` choose the number of recomputed blocks; 0: they do not.
+PlanVariant plan_variant(const PlanTable& table, ShardingOptions options, MeshShape mesh, std::size_t limit,
+                         std::vector<std::string>* warnings) {
+  const TrainOptions& train = table.options.train;
+  const Cluster& cluster = table.options.cluster;
+  EngineOptions engine = train;
+  engine.sharding = options, engine.recompute_to_fit = limit;
+  const FittedPlan fitted = fit_plan(table.model, engine, mesh, cluster, {.snapshot = train.save.meanwhile()});
   PlanVariant variant;
-  variant.memory = memory_account(train, model, planned, mesh, cluster, {.snapshot = train.save.meanwhile()});
+  variant.memory = fitted.memory;
+  variant.model = std::dynamic_pointer_cast<const Transformer>(fitted.model);
+  variant.recomputed_blocks = options.plan.recomputed_blocks = fitted.recomputed_blocks;
+  const ShardedPlan planned = plan_two_micro_batches(*fitted.model, options, mesh, warnings);
   variant.traffic = traffic_of_cluster(collectives_of_update(planned.plan.update, options.plan.micro_batches), mesh, cluster);
   variant.keeps_whole_gradients = planned.plan.kept_whole_gradients != planned.plan.gradients;
-  if (gpu) variant.step = predict_update(model, options, mesh, cluster, *gpu);
+  if (const GpuFigures* const gpu = table.options.gpu)
+    variant.step = predict_update(*variant.model, options, mesh, cluster, *gpu);
   return variant;
 }
 
@@ -70,8 +72,10 @@ void settle(PlanTableOptions& o) {
           format("--gpu {} has no figure for a network between nodes (NVIDIA has no system with this GPU and a network); give "
                  "--nodes 1, or --device cuda instead of --gpu",
                  o.gpu->name));
-    if (o.memory_limit == 0) o.memory_limit = static_cast<std::size_t>(o.gpu->memory_bytes);
   }
+  o.memory_limit = o.train.memory_limit > 0 ? o.train.memory_limit : o.gpu ? static_cast<std::size_t>(o.gpu->memory_bytes) : 0;
+  if (o.train.recompute_num_layers == "auto" && o.memory_limit == 0)
+    throw UserError("--recompute-num-layers auto has no memory to fit (a plan has no device); give --memory-limit or --gpu");
   // By default a run uses one thread per core of a rank; here the cores of the cluster are unknown.
   if (o.train.threads == 0) o.train.threads = 1;
 }
@@ -93,12 +97,6 @@ OptionTable plan_option_table(PlanTableOptions& o) {
       .integer("ranks-per-node", "N", o.cluster.ranks_per_node, {1, most_ranks},
                "Ranks per node, consecutive; also the size of the shard groups of hybrid strategies, unless "
                "--shard-group-size is given.")
-      .common();
-  table
-      .size("memory-limit", "SIZE", o.memory_limit,
-            "Memory of a rank. Strategies that fit are marked, and the one of them that communicates least is named.",
-            std::size_t{1} << 20)
-      .unset("no limit, or that of --gpu")
       .common();
   std::vector<std::pair<std::string, const GpuFigures*>> gpus;
   for (const GpuFigures& gpu : known_gpus()) gpus.emplace_back(gpu.name, &gpu);
@@ -122,6 +120,7 @@ OptionTable plan_option_table(PlanTableOptions& o) {
   add_train_options(table, o.train, [&o] { return o.cluster.ranks(); });
   for (const char* name : {"data", "max-update", "max-epoch"}) table.row(name).unset("not needed here");
   table.row("arch").unset("as --model");
+  table.row("memory-limit").unset("no limit, or that of --gpu").common();
   table.row("threads").follows("1 here; scratch grows with it");
   return table;
 }
@@ -142,7 +141,9 @@ const PlanRow& PlanTable::chosen() const {
 
 ShardedPlan plan_of_chosen(const PlanTable& table, bool recompute) {
   const PlanRow& row = table.chosen();
-  return plan_two_micro_batches(*table.model, options_of_row(table.options, *row.placement, recompute), row.mesh);
+  ShardingOptions sharding = options_of_row(table.options, *row.placement, recompute);
+  sharding.plan.recomputed_blocks = row.variant(recompute).recomputed_blocks;
+  return plan_two_micro_batches(*row.variant(recompute).model, sharding, row.mesh);
 }
 
 namespace {
@@ -175,9 +176,16 @@ PlanChoice PlanTable::smallest() const {
       *this, [](const PlanVariant&) { return true; }, [](const PlanVariant& v, bool) { return v.memory.total(); });
 }
 
+bool recomputes_first_blocks(const PlanTableOptions& options) { return options.train.recompute_num_layers != "0"; }
+
 PlanTable make_plan_table(const PlanTableOptions& options) {
-  const DeviceTraits device = traits_of(kind_to_plan_for(options.train.device), static_cast<int>(options.train.threads));
-  PlanTable table{options, std::make_unique<Transformer>(named_config(options.train, nullptr), device), {}, {}};
+  DeviceTraits device = traits_of(kind_to_plan_for(options.train.device), static_cast<int>(options.train.threads));
+  const TransformerConfig config = named_config(options.train, nullptr);
+  const AttentionChoice attention = plan_attention(options.train.attention_backend, config, options.train.sharding,
+                                                   options.train.attention_dropout, device.kind);
+  device.cudnn_head_size = attention.cudnn_head_size;
+  PlanTable table{options, std::make_shared<Transformer>(config, device), {}, {}};
+  if (!attention.why.empty()) table.warnings.push_back("attention by the kernels of fsdp: " + attention.why);
   const Cluster cluster = options.cluster;
   const PlanOptions& wanted = options.train.sharding.plan;
   if (is_host(device.kind) && (wanted.offload_optimizer || wanted.offload_parameters))
@@ -192,8 +200,9 @@ PlanTable make_plan_table(const PlanTableOptions& options) {
       check_sharding(table.model->config(), sharding, cluster.ranks());
       row.mesh = mesh_shape(placement, cluster.ranks(), sharding.shard_group_size);
       const bool first = table.rows.empty() && !recompute;  // the units are the same for all strategies
-      (recompute ? row.recomputing : row.keeping) = plan_variant(*table.model, sharding, row.mesh, cluster, options.train,
-                                                                 options.gpu, first ? &table.warnings : nullptr);
+      const bool chooses = recompute && options.train.recompute_num_layers == "auto";
+      (recompute ? row.recomputing : row.keeping) =
+          plan_variant(table, sharding, row.mesh, chooses ? options.memory_limit : 0, first ? &table.warnings : nullptr);
     }
     table.rows.push_back(row);
   }

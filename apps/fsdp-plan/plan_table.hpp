@@ -26,18 +26,22 @@ struct PlanTableOptions {
   TrainOptions train;
   Cluster cluster;
   const GpuFigures* gpu = nullptr;  // the GPU to predict times for; null if none
-  std::size_t memory_limit = 0;     // of a rank; 0 means no limit
+  std::size_t memory_limit = 0;     // of a rank: train.memory_limit, or else the memory of `gpu`; 0 means no limit
   bool explain = false, json = false;
 };
+/// Returns true for --recompute-num-layers: the column of recomputation is then about the first blocks.
+bool recomputes_first_blocks(const PlanTableOptions& options);
 /// The options of fsdp-plan: those of fsdp-train, and its own.
 OptionTable plan_option_table(PlanTableOptions& options);
 
 /// A strategy with or without recomputation of activations.
 struct PlanVariant {
-  MemoryAccount memory;                // of rank 0, which has the largest snapshot for a save; without the buffers of --trace
-  ClusterTraffic traffic;              // of one update
-  StepPrediction step;                 // only with --gpu
-  bool keeps_whole_gradients = false;  // true if a rank accumulates whole gradients, besides those of its shard
+  MemoryAccount memory;    // of rank 0, which has the largest snapshot for a save; without the buffers of --trace
+  ClusterTraffic traffic;  // of one update
+  StepPrediction step;     // only with --gpu
+  std::shared_ptr<const Transformer> model;  // with smaller pieces of logits than the table's if train.memory_limit asks for it
+  std::size_t recomputed_blocks = 0;         // of --recompute-num-layers
+  bool keeps_whole_gradients = false;        // true if a rank accumulates whole gradients, besides those of its shard
 };
 
 /// A strategy.
@@ -64,7 +68,7 @@ struct PlanChoice {
 
 struct PlanTable {
   PlanTableOptions options;
-  std::unique_ptr<const Transformer> model;
+  std::shared_ptr<const Transformer> model;
   std::vector<PlanRow> rows;  // in the order of placements()
   std::vector<std::string> warnings;
 

@@ -43,6 +43,7 @@
 #include "nn/transformer.hpp"
 #include "options/model_options.hpp"
 #include "options/options.hpp"
+#include "run/gemm_algorithms.hpp"
 #include "run/sharded_model.hpp"
 
 namespace fsdp {
@@ -97,11 +98,15 @@ std::vector<Field> fields_of(const FsdpOptions& o) {
           {"fp16-scale-tolerance", "fp16_scale_tolerance", if_given(o.fp16_scale_tolerance)},
           {"min-loss-scale", "min_loss_scale", if_given(o.min_loss_scale)},
           {"threshold-loss-scale", "threshold_loss_scale", if_given(o.threshold_loss_scale)},
+          {"attention-backend", "attention_backend", o.attention_backend},
           {"checkpoint-activations", "activation_checkpointing", text(o.activation_checkpointing)},
           {"checkpoint-policy", "checkpoint_policy", o.checkpoint_policy},
           {"checkpoint-every", "checkpoint_every", text(o.checkpoint_every)},
+          {"recompute-num-layers", "recompute_num_layers", o.recompute_num_layers},
+          {"memory-limit", "memory_limit", o.memory_limit == 0 ? std::nullopt : std::optional(text(o.memory_limit))},
           {"offload-params", "offload_parameters", on_host(o.offload_parameters)},
           {"offload-optimizer", "offload_optimizer", on_host(o.offload_optimizer)},
+          {"gemm-algorithms", "gemm_algorithms", o.gemm_algorithms.empty() ? std::nullopt : std::optional(o.gemm_algorithms)},
           {"optimizer", "optimizer", o.optimizer},
           {"adam-betas", "beta1 and beta2", betas},
           {"adam-eps", "eps", if_given(o.eps)},
@@ -169,6 +174,7 @@ TrainOptions train_options_of(const FsdpOptions& o, DeviceKind kind, int ranks, 
   options.sharding.patterns.train_only = o.train_only;
   options.sharding.patterns.ignore = o.ignored_params;
   options.sharding = options_for(kind, std::move(options.sharding));
+  if (o.recompute_num_layers == "auto") options.recompute_to_fit = options.memory_limit;
   if (o.generate_positions > 0) options.sharding.plan.cache = {o.batch_size, o.generate_positions};
   return options;
 }
@@ -185,6 +191,7 @@ void require_transformer(const Model& model, const TrainOptions& o) {
   };
   refuse(o.dropout > 0, "dropout", "leave it out");
   refuse(o.attention_dropout > 0, "attention_dropout", "leave it out");
+  refuse(o.attention_backend != AttentionBackend::own, "attention_backend", "leave it out");
   refuse(o.execution.table_type != DType::f32, "buffer_dtype", "leave it out");
   refuse(o.sharding.plan.checkpoint_policy == CheckpointPolicy::selective, "checkpoint_policy \"selective\"",
          "choose \"block\", which computes whole layers again");
@@ -353,9 +360,19 @@ MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& opti
     const ShardingOptions& sharding = trained.sharding;
     if (ranks < 1) throw UserError(format("{} ranks cannot hold a model; ask for at least 1", ranks));
     if (threads < 1) throw UserError(format("{} threads cannot compute; ask for at least 1", threads));
-    const auto built = model.build(traits_of(kind, static_cast<std::size_t>(threads)));
+    DeviceTraits traits = traits_of(kind, threads);
+    auto built = model.build(traits);
     require_transformer(*built, trained);
+    if (const TransformerConfig* const config = built->transformer_config) {
+      traits.cudnn_head_size =
+          plan_attention(trained.attention_backend, *config, sharding, trained.attention_dropout, kind).cudnn_head_size;
+      if (traits.cudnn_head_size > 0) built = model.build(traits);
+    }
     check_sharding(*built, sharding, ranks);
+    if (trained.recompute_num_layers == "auto" && trained.memory_limit == 0)
+      throw UserError(
+          "recompute_num_layers \"auto\" takes the memory that is free in a job (here is none); give memory_limit, or a "
+          "number");
     const Placement& placement = find_placement(sharding.strategy);
     if (placement.axis == ShardAxis::group && options.shard_group_size == 0)
       throw UserError(
@@ -363,10 +380,9 @@ MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& opti
                  "shard_group_size",
                  options.sharding_strategy));
     const MeshShape mesh = mesh_shape(placement, ranks, options.shard_group_size);
-    const ShardedPlan planned = plan_sharding(*built, sharding, mesh);
-    return memory_of(memory_account(trained, *built, planned, mesh, {.nodes = 1, .ranks_per_node = ranks},
-                                    {.snapshot = options.background_saves}),
-                     built->row_sizes, sharding);
+    return memory_of(
+        fit_plan(built, trained, mesh, {.nodes = 1, .ranks_per_node = ranks}, {.snapshot = options.background_saves}).memory,
+        built->row_sizes, sharding);
   } catch (const UserError& error) {
     throw UserError(in_words_of_api(error.what()));
   }
@@ -417,7 +433,11 @@ Weights weights_of(bool use_ema) { return use_ema ? Weights::average : Weights::
 FileLists files_of(const CheckpointReader* checkpoint) { return checkpoint ? FileLists{checkpoint->files()} : FileLists(); }
 
 TrainOptions agreed_options(const FsdpOptions& options, Job::Parts& job) {
-  return agree(*job.world, [&] { return train_options_of(options, job.rank.device->kind(), job.world->size(), job.comm); });
+  TrainOptions agreed =
+      agree(*job.world, [&] { return train_options_of(options, job.rank.device->kind(), job.world->size(), job.comm); });
+  const std::size_t free = free_memory_of_a_rank(job.rank, *job.world);
+  if (agreed.recompute_num_layers == "auto" && agreed.memory_limit == 0) agreed.recompute_to_fit = free;
+  return agreed;
 }
 
 }  // namespace
@@ -432,6 +452,7 @@ struct FullyShardedDataParallel::Parts {
         options(agreed_options(user_options, *job)),
         engine(checked_model(description, user_options), options, world, user_options.background_saves,
                {.warn = [](const std::string& text) { print_warnings({text}); }}) {
+    engine.attention = library_of_attention;
     rows = engine.model().model().row_sizes;
     if (const auto* const chain = dynamic_cast<const Chain*>(&engine.model().model())) loss_of_layers = &chain->user_loss();
     if (const TransformerConfig* const config = engine.model().model().transformer_config; config && config->lora.rank > 0)
@@ -445,8 +466,9 @@ struct FullyShardedDataParallel::Parts {
   }
 
   std::shared_ptr<const Model> checked_model(const ModelDescription& description, const FsdpOptions& user_options) {
+    DeviceTraits traits = traits_of(job->rank.device->kind(), job->rank.cpus.threads);
     auto model = agree(world, [&] {
-      auto built = description.build(traits_of(job->rank.device->kind(), job->rank.cpus.threads));
+      auto built = description.build(traits);
       require_transformer(*built, options);
       return built;
     });
@@ -454,6 +476,13 @@ struct FullyShardedDataParallel::Parts {
                             format("{}{}generate_positions {}\nbackground_saves {}\n", text_of(user_options.param_groups),
                                    description.text(), user_options.generate_positions, user_options.background_saves));
     agree(world, [&] { check_sharding(*model, options.sharding, world.size()); });
+    if (!model->transformer_config) return model;
+    const AttentionChoice attention = choose_attention(options.attention_backend, *model->transformer_config, options.sharding,
+                                                       options.attention_dropout, *job->rank.device, world);
+    if (!attention.why.empty() && world.rank() == 0) print_warnings({"attention by the kernels of fsdp: " + attention.why});
+    library_of_attention = attention.library;
+    traits.cudnn_head_size = attention.cudnn_head_size;
+    if (traits.cudnn_head_size > 0) model = agree(world, [&] { return description.build(traits); });
     return model;
   }
 
@@ -689,6 +718,7 @@ struct FullyShardedDataParallel::Parts {
   const std::int64_t number = ++job->models;
   Communicator& world;
   const TrainOptions options;
+  std::string library_of_attention;  // set by checked_model(), which makes the model of `engine`
   Engine engine;
   const ShardingOptions& sharding = engine.options().sharding;
   RowSizes rows;
@@ -771,6 +801,11 @@ void FullyShardedDataParallel::Parts::load(std::unique_ptr<CheckpointReader> che
   engine.model_folder = checkpoint->header().model_folder;
   engine.restore_policy();
   engine.start([&](std::size_t p) { return checkpoint->was_trained(parameters()[p].name); });
+  warnings.push_back(describe_changed_algorithms(checkpoint->header().gemm_algorithms, engine.model().gemm_algorithms()));
+  if (!is_host(job->rank.device->kind()))
+    if (const std::string changed = describe_changed_attention(checkpoint->header().attention, engine.attention);
+        !changed.empty())
+      warnings.push_back(changed + "; attention_backend sets it");
   warnings.push_back(describe_new_states(engine.model().layout(), parameters(), *checkpoint));
   std::erase(warnings, "");
   if (world.rank() == 0) print_warnings(warnings);

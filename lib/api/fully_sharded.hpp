@@ -118,10 +118,14 @@ struct FsdpOptions {
   /// The loss scale, only with param_dtype "fp16". An empty value means the default of fsdp-train.
   std::optional<double> fp16_init_scale = {}, fp16_scale_tolerance = {}, min_loss_scale = {}, threshold_loss_scale = {};
   std::optional<std::size_t> fp16_scale_window = {};  // likewise
+  std::string attention_backend = "own";              // "cudnn", "auto": a transformer's attention by cuDNN, on GPUs
   bool activation_checkpointing = false;    // keep only the input of each layer, and compute the layer again in backward
   std::string checkpoint_policy = "block";  // what is kept; "selective": also products and attention, only of a transformer
   std::size_t checkpoint_every = 1;         // how many blocks share one kept input
+  std::string recompute_num_layers = "0";   // instead of activation_checkpointing: compute the first N layers again, or "auto"
+  std::size_t memory_limit = 0;             // of a rank, in bytes; pieces of logits get smaller to stay within it; 0: no limit
   bool offload_parameters = false, offload_optimizer = false;  // to host memory, with GPUs
+  std::string gemm_algorithms = "";  // a file with cuBLASLt's algorithms, which is made if it does not exist
 
   std::string optimizer = "adamw";  // or another optimizer of fsdp-train, or the name of one of the user's own
   /// An empty value means the optimizer's default. It is an error to set a value that the optimizer does not use.

@@ -342,6 +342,8 @@ void write_index_attributes(h5::Node& node, const Index& index) {
   node.write_text("config", json_text(header.model.to_json(), 2));
   node.write_text("options", header.options_json);
   if (!header.arithmetic.empty()) node.write_text("arithmetic", header.arithmetic);
+  if (!header.attention.empty()) node.write_text("attention", header.attention);
+  if (!header.gemm_algorithms.empty()) node.write_text("gemm_algorithms", header.gemm_algorithms);
   if (!header.model_folder.empty()) node.write_text("model_folder", header.model_folder);
   if (!header.first_start.empty()) node.write_text("first_start", header.first_start);
   if (header.base) {
@@ -368,6 +370,8 @@ Index read_index_attributes(const h5::Node& node, const std::string& name) {
   header.optimizer = node.read_text("optimizer");
   header.options_json = node.read_text("options");
   if (node.has_attribute("arithmetic")) header.arithmetic = node.read_text("arithmetic");
+  if (node.has_attribute("attention")) header.attention = node.read_text("attention");
+  if (node.has_attribute("gemm_algorithms")) header.gemm_algorithms = node.read_text("gemm_algorithms");
   if (node.has_attribute("model_folder")) header.model_folder = node.read_text("model_folder");
   if (node.has_attribute("first_start")) header.first_start = node.read_text("first_start");
   if (node.has_attribute("base_model")) header.base = {node.read_text("base_model"), node.read_integer("base_xxh3")};

@@ -1,6 +1,7 @@
 #include "comm/mesh.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <vector>
 
 #include "base/error.hpp"
@@ -54,7 +55,9 @@ std::string problem_of(const DeviceBackend& backend, Communicator& world, const 
   // the lowest rank that runs on it.
   std::int64_t machine = world.rank();
   world.split_by_node()->broadcast(&machine, sizeof machine, 0);
-  const auto places = world.gather(format("{} {}", machine, device.place()));
+  // With FSDP_NCCL_SHARED_GPU, which tests set, each rank counts as having its own GPU, and NCCL decides.
+  const std::string owner = std::getenv("FSDP_NCCL_SHARED_GPU") ? format(" of rank {}", world.rank()) : "";
+  const auto places = world.gather(format("{} {}{}", machine, device.place(), owner));
   const auto versions = world.gather(library ? library->version() : "none: " + why);
   for (std::size_t r = 0; r < places.size(); ++r) {
     const auto first = static_cast<std::size_t>(std::find(places.begin(), places.end(), places[r]) - places.begin());

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "base/system.hpp"
 #include "base/timer.hpp"
 
 namespace fsdp {
@@ -140,6 +141,8 @@ class Device {
   virtual Buffer allocate(std::size_t bytes) = 0;
   /// Throws the same error as allocate() if less memory than `bytes` is free. Does nothing on a CPU, where nobody can know.
   virtual void require_free(std::size_t /*bytes*/) const {}
+  /// The memory that is free now; on a CPU, that of the machine.
+  virtual std::size_t free_bytes() const { return available_memory_bytes(); }
   /// Allocates host memory for asynchronous copies to and from the device.
   virtual Buffer allocate_staging(std::size_t bytes);
   /// Returns a stream. Two calls with the same `use` may return the same stream.

@@ -45,6 +45,8 @@ struct DeviceTraits {
   /// The size of the BLAS library's workspace on a GPU. 0 on a CPU, where the workspace depends on the matrix products: see
   /// kernels::gemm_workspace_bytes().
   std::size_t gemm_bytes = 0;
+  /// The largest head size for which cuDNN computes attention; 0: our kernels compute all attention.
+  std::size_t cudnn_head_size = 0;
   /// An estimate of device memory outside the plan: driver, libraries and NCCL's channels.
   std::size_t context_bytes = 0;
 

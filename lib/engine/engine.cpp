@@ -1,6 +1,9 @@
 #include "engine/engine.hpp"
 
+#include "base/format.hpp"
+#include "base/narrow.hpp"
 #include "base/version.hpp"
+#include "engine/memory.hpp"
 #include "run/host_states.hpp"
 #include "tensor/shape.hpp"
 
@@ -19,7 +22,38 @@ Engine::Engine(std::shared_ptr<const Model> model, EngineOptions options, Commun
 
 void Engine::make_model() {
   ++plans_;
-  model_.emplace(described_, options_.sharding, world_);
+  std::shared_ptr<const Model> model = described_;
+  if (options_.memory_limit > 0 || options_.recompute_to_fit > 0) model = fit_memory();
+  model_.emplace(std::move(model), options_.sharding, world_);
+}
+
+std::shared_ptr<const Model> Engine::fit_memory() {
+  const auto ranks = static_cast<std::size_t>(world_.size()),
+             of_node = world_.max(static_cast<std::size_t>(world_.split_by_node()->size()));
+  return agree(world_, [&] {
+    ShardingOptions& sharding = options_.sharding;
+    sharding.plan.recomputed_blocks = options_.recompute_to_fit > 0 ? 0 : sharding.plan.recomputed_blocks;
+    check_sharding(*described_, sharding, world_.size());
+    const Placement& placement = find_placement(sharding.strategy);
+    const MeshShape mesh =
+        mesh_shape(placement, world_.size(),
+                   placement.axis == ShardAxis::group && sharding.shard_group_size == 0 ? narrow<int>(of_node)
+                                                                                        : sharding.shard_group_size);
+    const Cluster cluster =
+        ranks % of_node == 0 ? Cluster{narrow<int>(ranks / of_node), narrow<int>(of_node)} : Cluster{1, world_.size()};
+    const FittedPlan fitted = fit_plan(described_, options_, mesh, cluster, {.snapshot = saves_meanwhile_});
+    if (!fitted.fits) {
+      const auto bytes = [](std::size_t n) { return format_bytes(static_cast<double>(n)); };
+      const bool limited = options_.memory_limit > 0;
+      throw UserError(format(
+          "a rank needs {}{}, and {} are {}; use more ranks, a smaller `micro-batch` or {}", bytes(fitted.memory.total()),
+          options_.recompute_to_fit > 0 ? " even if all blocks are recomputed" : "",
+          bytes(limited ? options_.memory_limit : options_.recompute_to_fit), limited ? "allowed (`memory limit`)" : "free",
+          options_.recompute_to_fit > 0 ? "`sequence length`" : "`recomputation of activations`"));
+    }
+    sharding.plan.recomputed_blocks = fitted.recomputed_blocks;
+    return fitted.model;
+  });
 }
 
 void Engine::allocate(Device& device) {
@@ -96,13 +130,17 @@ CheckpointHeader Engine::header() const {
           .units = {layout.units().begin(), layout.units().end()},
           .optimizer = std::string(options_.sharding.optimizer.kind->name),
           .options_json = "{}",
+          .attention = attention,
+          .gemm_algorithms = model_->gemm_algorithms(),
           .model_folder = model_folder,
           .base = base,
           .version = version_string()};
 }
 
 std::filesystem::path Engine::save(const SaveOptions& options, const CheckpointHeader& header, bool wait) {
-  return saver_.save(options, header, model_->layout(), executor().states(), wait);
+  CheckpointHeader stored = header;  // it may have been made before allocate()
+  stored.gemm_algorithms = model_->gemm_algorithms();
+  return saver_.save(options, stored, model_->layout(), executor().states(), wait);
 }
 
 }  // namespace fsdp

@@ -63,7 +63,7 @@ class Engine {
   std::filesystem::path save(const SaveOptions& options, const CheckpointHeader& header, bool wait);
 
   // Not collective:
-  const EngineOptions& options() const { return options_; }
+  const EngineOptions& options() const { return options_; }  // with what was chosen to fit the memory
   ShardedModel& model() { return *model_; }
   const ShardedModel& model() const { return *model_; }
   Executor& executor() { return model_->executor(); }
@@ -78,9 +78,12 @@ class Engine {
 
   std::string model_folder;       // the Hugging Face folder that the model came from; else empty
   std::optional<BaseModel> base;  // of adapters, once it is known
+  std::string attention;          // the library that computes attention; empty: the kernels of fsdp
 
  private:
   void make_model();
+  /// Chooses what fits the memory that the options allow: sharding.plan.recomputed_blocks, and the model that is returned.
+  std::shared_ptr<const Model> fit_memory();
   void publish();
   void swap_average() {
     executor().swap_average();

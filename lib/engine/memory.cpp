@@ -119,6 +119,55 @@ MemoryAccount memory_account(const EngineOptions& options, const ShardedModel& s
                         program);
 }
 
+ShardedPlan plan_two_micro_batches(const Model& model, ShardingOptions options, MeshShape mesh,
+                                   std::vector<std::string>* warnings) {
+  options.plan.sums_for = options.plan.micro_batches;
+  options.plan.micro_batches = std::min<std::size_t>(options.plan.micro_batches, 2);
+  return plan_sharding(model, options, mesh, warnings);
+}
+
+FittedPlan fit_plan(std::shared_ptr<const Model> model, const EngineOptions& options, MeshShape mesh, Cluster cluster,
+                    ProgramMemory program) {
+  const std::size_t limit = options.memory_limit > 0 ? options.memory_limit : options.recompute_to_fit,
+                    given = options.sharding.plan.recomputed_blocks;
+  const auto plan = [&](std::size_t blocks, const std::shared_ptr<const Model>& with) {
+    EngineOptions tried = options;
+    tried.sharding.plan.recomputed_blocks = blocks;
+    const MemoryAccount memory =
+        memory_account(tried, *with, plan_two_micro_batches(*with, tried.sharding, mesh), mesh, cluster, program);
+    return FittedPlan{with, blocks, memory, limit == 0 || memory.total() <= limit};
+  };
+  FittedPlan best = plan(given, model);
+  if (best.fits) return best;
+  std::vector<std::shared_ptr<const Model>> models = {model};  // with smaller and smaller pieces
+  const TransformerConfig* const config = model->transformer_config;
+  if (config && options.memory_limit > 0 && !options.sharding.plan.invariant) {
+    constexpr std::size_t least = std::size_t{1} << 20;
+    DeviceTraits device = model->device();
+    while (device.logits_bytes > least) {
+      device.logits_bytes /= 2;
+      models.push_back(std::make_shared<const Transformer>(*config, device));
+    }
+  }
+  std::size_t blocks = given;
+  best = plan(blocks, models.back());
+  if (!best.fits && options.recompute_to_fit > 0) {  // more recomputed blocks need less memory
+    std::size_t too_few = given;
+    blocks = model->blocks.size() - 1;  // the last block is never recomputed
+    best = plan(blocks, models.back());
+    while (best.fits && too_few + 1 < blocks) {
+      const std::size_t middle = (too_few + blocks) / 2;
+      if (FittedPlan fewer = plan(middle, models.back()); fewer.fits)
+        blocks = middle, best = std::move(fewer);
+      else
+        too_few = middle;
+    }
+  }
+  for (std::size_t i = 0; best.fits && i + 1 < models.size(); ++i)
+    if (FittedPlan larger = plan(blocks, models[i]); larger.fits) return larger;
+  return best;
+}
+
 std::string describe_beside_plan(const MemoryAccount& m) {
   const auto bytes = [](std::size_t n) { return format_bytes(static_cast<double>(n)); };
   const auto part = [&](std::size_t n, const char* what) { return n == 0 ? "" : format("    {} {}\n", bytes(n), what); };

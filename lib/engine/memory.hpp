@@ -3,7 +3,9 @@
 
 #include <array>
 #include <cstddef>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "engine/options.hpp"
 #include "nn/model.hpp"
@@ -52,6 +54,23 @@ MemoryAccount memory_account(const EngineOptions& options, const Model& model, c
 /// The account of this rank of `sharded`; `node` is the communicator of this rank's node.
 MemoryAccount memory_account(const EngineOptions& options, const ShardedModel& sharded, const Communicator& world,
                              const Communicator& node, ProgramMemory program);
+/// Returns a plan with at most two micro-batches, and the memory of all. That is enough: all micro-batches but the last have
+/// the same operations.
+ShardedPlan plan_two_micro_batches(const Model& model, ShardingOptions options, MeshShape mesh,
+                                   std::vector<std::string>* warnings = nullptr);
+
+/// What a run changes to need no more memory than it may.
+struct FittedPlan {
+  std::shared_ptr<const Model> model;  // the given one, or the same with smaller pieces of logits
+  std::size_t recomputed_blocks = 0;
+  MemoryAccount memory;  // of rank 0
+  bool fits = true;
+};
+/// Applies options.memory_limit and options.recompute_to_fit. Recomputes as few blocks as possible; then the pieces of logits
+/// are as large as possible. If nothing fits, returns what needs least.
+FittedPlan fit_plan(std::shared_ptr<const Model> model, const EngineOptions& options, MeshShape mesh, Cluster cluster,
+                    ProgramMemory program);
+
 /// Describes the memory outside the plan, in lines like "    16.0 KiB of staging for communication".
 std::string describe_beside_plan(const MemoryAccount& memory);
 

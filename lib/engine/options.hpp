@@ -24,6 +24,10 @@ struct EngineOptions : UpdateOptions {
   ShardingOptions sharding = {.batch = {.B = 1, .T = 1024}};
   ExecutorOptions execution;
   CommOptions comm = {.kind = "auto"};
+  // Bytes of a rank; 0: none. With a memory limit, pieces of logits get smaller until a rank needs no more, unless the same
+  // bits are wanted at any number of ranks: the size of pieces changes bits. With recompute_to_fit, the plan recomputes the
+  // fewest blocks with which a rank needs no more.
+  std::size_t memory_limit = 0, recompute_to_fit = 0;
   std::size_t seed = 1;
 };
 

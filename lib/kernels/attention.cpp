@@ -1,6 +1,7 @@
 // Launches attention, forward and backward, on the CPU or a GPU.
 #include "kernels/rows/attention.hpp"
 #include "base/timer.hpp"
+#include "kernels/cudnn.hpp"
 #include "kernels/device_kernels.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/launch.hpp"
@@ -26,12 +27,17 @@ void launch_attention(Stream& stream, const Body& body, std::size_t rows, float*
 
 }  // namespace
 
-void check_head_size(const Stream& stream, DType type, std::size_t D, bool backward) {
-  if (const DeviceKernels* device = stream.kernels()) device->check_head_size(type, D, backward);
+void prepare_attention(const Stream& stream, DType type, const AttentionShape& shape, bool backward) {
+  if (const DeviceKernels* device = stream.kernels()) device->prepare_attention(type, shape, backward);
 }
 
 std::size_t attention_scratch(const AttentionShape& shape, const DeviceTraits& device) {
-  if (!is_host(device.kind)) return shape.B * shape.H * shape.T;
+  if (!is_host(device.kind)) {
+    const std::size_t own = shape.B * shape.H * shape.T;
+    if (shape.cudnn_parts == 0) return own;
+    const std::size_t workspace = cudnn_workspace(part_of_heads(shape, shape.cudnn_parts)) + cudnn_alignment;
+    return std::max(own, workspace / sizeof(float));
+  }
   return device.threads * attention_scratch_of_thread(shape.T, shape.D);
 }
 
@@ -45,7 +51,7 @@ void attention_forward(Stream& stream, E* out, float* lse, const E* q, const E* 
                        float* scratch, const DropoutMask& mask) {
   expect(shape.K > 0 && shape.H % shape.K == 0, "the number of query heads must be a multiple of the number of key heads");
   if (const DeviceKernels* device = stream.kernels())
-    return device->attention_forward(stream, {dtype_of<E>, out, lse, q, k, v, shape, mask});
+    return device->attention_forward(stream, {dtype_of<E>, out, lse, q, k, v, shape, mask, scratch});
   launch_attention(stream, AttentionForward<E>{out, lse, q, k, v, shape, mask}, shape.B * shape.H, scratch,
                    attention_forward_scratch_of_thread(shape.past + shape.T, shape.D));
 }

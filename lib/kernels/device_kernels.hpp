@@ -2,7 +2,11 @@
 // (Stream::kernels()). The functions of kernels.hpp, which all code calls, forward to this interface.
 #pragma once
 
+#include <array>
+#include <bit>
 #include <cstddef>
+#include <cstdint>
+#include <string>
 #include <typeinfo>
 
 #include "base/element.hpp"
@@ -23,7 +27,19 @@ struct Product {
   void* out;
   std::size_t ldo;
   Write write;
+
+  /// The smallest alignment of the matrices in bytes. cuBLASLt chooses a kernel by it. No kernel loads more than 16 bytes at
+  /// once, so a larger alignment is not reported: the choice must not depend on where a strategy places an operand.
+  unsigned alignment() const {
+    const auto bits =
+        reinterpret_cast<std::uintptr_t>(a) | reinterpret_cast<std::uintptr_t>(b) | reinterpret_cast<std::uintptr_t>(out) | 16;
+    return 1u << std::countr_zero(bits);
+  }
 };
+
+/// An algorithm of the library that runs gemm(): 64 bytes (cublasLtMatmulAlgo_t) that only this version of the library can
+/// read.
+using GemmAlgorithm = std::array<unsigned char, 64>;
 
 /// The operands of attention_forward() and attention_backward().
 struct AttentionForwardCall {
@@ -33,6 +49,7 @@ struct AttentionForwardCall {
   const void *q, *k, *v;
   AttentionShape shape;
   DropoutMask mask;
+  float* scratch = nullptr;
 };
 struct AttentionBackwardCall {
   DType type;
@@ -45,6 +62,12 @@ struct AttentionBackwardCall {
   DropoutMask mask;
 };
 
+/// What a device has of cuDNN.
+struct Cudnn {
+  std::string version;         // such as "9.26.0"
+  std::size_t most_head_size;  // for which cuDNN computes attention on this device
+};
+
 class DeviceKernels {
  public:
   virtual ~DeviceKernels() = default;
@@ -53,12 +76,20 @@ class DeviceKernels {
   /// the library.
   virtual void rows(Stream& stream, const std::type_info& type, const void* body, std::size_t rows) const = 0;
   virtual void gemm(Stream& stream, const Product& product) const = 0;
-  /// See check_head_size() in kernels.hpp.
-  virtual void check_head_size(DType type, std::size_t D, bool backward) const = 0;
+  /// Loads cuDNN for attention with cudnn_parts > 0. Throws UserError if it cannot be used.
+  virtual Cudnn load_cudnn() const = 0;
+  /// See prepare_attention() in kernels.hpp.
+  virtual void prepare_attention(DType type, const AttentionShape& shape, bool backward) const = 0;
   virtual void attention_forward(Stream& stream, const AttentionForwardCall& call) const = 0;
   virtual void attention_backward(Stream& stream, const AttentionBackwardCall& call) const = 0;
   /// Describes the library that runs gemm(), for example "cuBLASLt 13.1".
   virtual std::string gemm_description() const = 0;
+  /// Times the algorithms that the library suggests for products like this one, and returns the fastest. The stream must be
+  /// idle. Overwrites product.out.
+  virtual GemmAlgorithm fastest_algorithm(Stream& stream, const Product& product) const = 0;
+  /// From now on, all products like this one use `algorithm`. Throws UserError if the library cannot use it for them in the
+  /// stream's workspace.
+  virtual void use_algorithm(Stream& stream, const Product& product, const GemmAlgorithm& algorithm) const = 0;
 };
 
 }  // namespace fsdp::kernels

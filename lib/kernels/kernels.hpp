@@ -248,6 +248,8 @@ struct AttentionShape {
   const std::int32_t* positions = nullptr;
   std::uint32_t window = 0;
   std::size_t scaled_by = 0;  // scores are divided by the root of this number; 0: of D
+  /// On a GPU: cuDNN computes attention, and the backward pass in this many calls (kernels/cudnn.hpp). 0: our kernels do.
+  std::size_t cudnn_parts = 0;
 
   [[gnu::always_inline]] constexpr float squared_divisor() const { return static_cast<float>(scaled_by > 0 ? scaled_by : D); }
   /// Returns the keys that a query attends to. `own` is the index of the query's own key in the sequence, and `position` the
@@ -277,11 +279,12 @@ void attention_forward(Stream& stream, E* out, float* lse, const E* q, const E* 
 template <class E>
 void attention_backward(Stream& stream, E* dq, E* dk, E* dv, const E* d_out, const E* out, const float* lse, const E* q,
                         const E* k, const E* v, const AttentionShape& shape, float* scratch, const DropoutMask& mask = {});
-/// Throws UserError if the stream's device has no attention for heads of D numbers of this type; `backward`: in both passes.
-void check_head_size(const Stream& stream, DType type, std::size_t D, bool backward);
+/// Prepares for attention of this shape. `backward`: for both passes. On a GPU, cuDNN then compiles its kernels. Throws
+/// UserError if the stream's device cannot compute attention of this shape.
+void prepare_attention(const Stream& stream, DType type, const AttentionShape& shape, bool backward);
 /// The number of floats of scratch for the forward and the backward pass. On a CPU each thread has its own part of the scratch.
 /// On a GPU the scratch holds the sum of d_out * out for each query and head (D in algorithm 2 of Dao 2023,
-/// "FlashAttention-2").
+/// "FlashAttention-2"), or cuDNN's workspace.
 std::size_t attention_scratch(const AttentionShape& shape, const DeviceTraits& device);
 /// The number of floats of scratch for only attention_forward().
 std::size_t attention_forward_scratch(const AttentionShape& shape, const DeviceTraits& device);

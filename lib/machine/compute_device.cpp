@@ -7,6 +7,8 @@
 #include "base/format.hpp"
 #include "comm/agree.hpp"
 #include "device/cuda_library.hpp"
+#include "kernels/cudnn.hpp"
+#include "kernels/device_kernels.hpp"
 
 namespace fsdp {
 
@@ -45,6 +47,57 @@ DeviceKind choose_device(DeviceChoice choice) {
         "the job has GPUs ({}), but none of them can be used ({}); correct the cause, or compute on the CPU with `device` cpu",
         given, why));
   return DeviceKind::cpu;
+}
+
+AttentionChoice plan_attention(AttentionBackend wanted, const TransformerConfig& config, const ShardingOptions& sharding,
+                               double dropout, DeviceKind kind) {
+  if (wanted == AttentionBackend::own) return {};
+  const auto own = [](const char* why) { return AttentionChoice{.why = why}; };
+  if (is_host(kind)) return own("cuDNN's is for GPUs");
+  if (sharding.types.parameter == DType::f32) return own("cuDNN's is for bf16 and fp16");
+  if (dropout > 0) return own("cuDNN's would drop other probabilities");
+  if (sharding.plan.documents) return own("cuDNN's is not used for documents");
+  const std::size_t width = (config.heads + 2 * config.kv_heads) * config.head_size;
+  const kernels::AttentionShape shape = {
+      sharding.batch.B, sharding.batch.T, config.heads, config.kv_heads, config.head_size, width, width};
+  if (config.head_size % 8 != 0 || config.head_size > kernels::most_cudnn_head_size)
+    return own("cuDNN's takes heads whose size is a multiple of 8, at most 256");
+  if (kernels::cudnn_parts(sharding.types.parameter, shape) == 0)
+    return own("cuDNN's needs a workspace of more than 1 GiB for one head of keys");
+  return {kernels::most_cudnn_head_size, "cuDNN", {}};
+}
+
+AttentionChoice choose_attention(AttentionBackend wanted, const TransformerConfig& config, const ShardingOptions& sharding,
+                                 double dropout, Device& device, Communicator& world) {
+  AttentionChoice choice = plan_attention(wanted, config, sharding, dropout, device.kind());
+  if (choice.library.empty()) return choice;
+  kernels::Cudnn cudnn = {};
+  agree(world, [&] {
+    try {
+      cudnn = device.make_stream(StreamUse::communication)->kernels()->load_cudnn();
+    } catch (const UserError& error) {
+      if (wanted == AttentionBackend::cudnn) throw;
+      const std::string problem = error.what();
+      choice.why = problem.substr(0, problem.rfind("; "));  // without the advice
+    }
+  });
+  require_same(world, cudnn.version.empty() ? "no cuDNN" : "cuDNN " + cudnn.version, [&](const std::string& first) {
+    throw UserError(
+        format("this rank finds {}, and rank 0 finds {} (their results would differ); install the same version on "
+               "all nodes, or give `attention backend` own",
+               cudnn.version.empty() ? "no cuDNN" : "cuDNN " + cudnn.version, first));
+  });
+  if (choice.why.empty() && config.head_size > cudnn.most_head_size)
+    choice.why = format("on this GPU, cuDNN's takes heads of at most {} numbers", cudnn.most_head_size);
+  if (!choice.why.empty()) return {.why = choice.why};
+  return {cudnn.most_head_size, "cuDNN " + cudnn.version, {}};
+}
+
+std::string describe_changed_attention(const std::string& before, const std::string& now) {
+  if (before == now) return "";
+  const auto name = [](const std::string& library) { return library.empty() ? "the kernels of fsdp" : library; };
+  return format("attention was computed by {} before, and is computed by {} now, so the results have other last digits",
+                name(before), name(now));
 }
 
 ShardingOptions options_for(DeviceKind kind, ShardingOptions options) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "comm/communicator.hpp"
 #include "device/device.hpp"
@@ -23,6 +24,30 @@ DeviceKind choose_device(DeviceChoice choice);
 /// The kind of device for a plan that is only printed. It does not depend on the devices of this machine; `automatic` is the
 /// CPU.
 DeviceKind kind_to_plan_for(DeviceChoice choice);
+
+/// The value of --attention-backend.
+enum class AttentionBackend { own, cudnn, automatic };
+
+/// The attention of a run.
+struct AttentionChoice {
+  std::size_t cudnn_head_size = 0;  // for DeviceTraits
+  std::string library = {};         // "cuDNN 9.26.0"; empty: our kernels compute attention
+  std::string why = {};             // why our kernels compute it although `wanted` is another backend
+};
+
+/// Resolves --attention-backend for a plan of a model. `dropout` is that of attention's probabilities. cuDNN is assumed to
+/// exist.
+AttentionChoice plan_attention(AttentionBackend wanted, const TransformerConfig& config, const ShardingOptions& sharding,
+                               double dropout, DeviceKind kind);
+
+/// Resolves --attention-backend on the rank's device. Collective over world. Throws CollectiveError if the model needs cuDNN,
+/// `wanted` is `cudnn`, and it cannot be loaded, and if the ranks have different versions of cuDNN.
+AttentionChoice choose_attention(AttentionBackend wanted, const TransformerConfig& config, const ShardingOptions& sharding,
+                                 double dropout, Device& device, Communicator& world);
+
+/// Describes the difference between the libraries (AttentionChoice::library) that computed attention on a GPU before a run was
+/// stopped and after; empty if they are equal.
+std::string describe_changed_attention(const std::string& before, const std::string& now);
 
 /// Returns `options` for this kind of device. On a CPU, offloading is turned off, because a CPU computes in host memory.
 ShardingOptions options_for(DeviceKind kind, ShardingOptions options);

@@ -81,6 +81,14 @@ ComputingRank start_rank(DeviceChoice choice, std::size_t threads, Communicator&
   return rank;
 }
 
+std::size_t free_memory_of_a_rank(const ComputingRank& rank, Group& world) {
+  const bool on_cpu = !rank.device || is_host(rank.device->kind());
+  const std::size_t mine =
+      on_cpu ? available_memory_bytes() / 10 * 9 / static_cast<std::size_t>(rank.node->size()) : rank.device->free_bytes();
+  constexpr std::size_t most = std::size_t{1} << 62;
+  return most - world.max(most - std::min(mine, most));
+}
+
 void load_model(std::optional<ShardedModel>& model, const TensorSource& source, const ShardingOptions& sharding,
                 std::optional<kernels::Quantization> base_type, const ComputingRank& rank, Communicator& world,
                 const ExecutorOptions& execution, const CommOptions& comm, const ByteProgress& progress) {

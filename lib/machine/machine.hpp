@@ -42,6 +42,9 @@ struct ComputingRank {
 ComputingRank start_rank(DeviceChoice choice, std::size_t threads, Communicator& world, const CpuDeviceOptions& cpu = {});
 /// As start_rank(), but without a device, for a plan that is only printed. Collective over world.
 ComputingRank start_rank_to_plan(std::size_t threads, Communicator& world, const CpuDeviceOptions& cpu = {});
+/// Returns the free memory of a rank, the minimum over all ranks. On CPUs, the ranks of a node have equal parts of nine tenths
+/// of its free memory, because other processes use it, too. Collective over world.
+std::size_t free_memory_of_a_rank(const ComputingRank& rank, Group& world);
 /// Makes the model of `source` with `sharding` and, if `base_type` is set, matrices in the blocks of this type instead of that
 /// of `source`; allocates it on the rank's device and loads its weights, so that it is ready for forward passes. `progress` is
 /// that of this rank's part. Collective over world. Throws CollectiveError.

@@ -103,8 +103,8 @@ void qk_norm_backward(const StageKernels<E>& stage, const BlockParameters& param
 template <class E>
 CausalAttention attention_of(const StageKernels<E>& stage, std::size_t block, const std::int32_t* positions = nullptr) {
   const TransformerConfig& c = stage.config;
-  CausalAttention attention{
-      attention_shape(c, stage.context.shape, c.window_of(block), positions ? positions : stage.context.positions)};
+  CausalAttention attention{block_attention(c, stage.context.shape, dtype_of<E>, stage.device, c.window_of(block),
+                                            positions ? positions : stage.context.positions)};
   if (c.positions != Positions::rotary) return attention;
   expect(stage.context.tables != nullptr, "the tables of rotary positions exist");
   const Rope& rope = c.rope_of(block);

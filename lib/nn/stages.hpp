@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "base/narrow.hpp"
+#include "kernels/cudnn.hpp"
 #include "kernels/offsets.hpp"
 #include "kernels/quantized.hpp"
 #include "nn/rope.hpp"
@@ -36,6 +37,14 @@ inline kernels::AttentionShape attention_shape(const TransformerConfig& c, Batch
   kernels::AttentionShape attention{shape.B,      shape.T,      c.heads, c.kv_heads, c.head_size,
                                     qkv_width(c), qkv_width(c), 0,       positions};
   attention.window = narrow<std::uint32_t>(window), attention.scaled_by = c.scores_scaled_by;
+  return attention;
+}
+/// attention_shape() of blocks in training. cuDNN computes their attention if the device has it.
+inline kernels::AttentionShape block_attention(const TransformerConfig& c, BatchShape shape, DType type,
+                                               const DeviceTraits& device, std::size_t window = 0,
+                                               const std::int32_t* positions = nullptr) {
+  kernels::AttentionShape attention = attention_shape(c, shape, window, positions);
+  if (c.head_size <= device.cudnn_head_size) attention.cudnn_parts = kernels::cudnn_parts(type, attention);
   return attention;
 }
 /// The shape of a block's cache. With a window, it holds only the last keys and values, those of position p at p mod positions.
@@ -123,7 +132,7 @@ struct Scratch {
   // dropout mask, overlap d_qkv, which is written later.
   Offsets block = adapters, activation = adapters, branch = adapters;
   std::size_t d_qkv = block.take_values(R * qkv_width(c));
-  std::size_t attention = block.take(kernels::attention_scratch(attention_shape(c, shape), device));
+  std::size_t attention = block.take(kernels::attention_scratch(block_attention(c, shape, type, device), device));
   std::size_t d_up = activation.take_values(is_gated(c.activation) ? R * F : 0);
   std::size_t d_branch = branch.take_values(R * C);
   // Head: [R,C], [R,2], [R], [chunk]; then [chunk, aligned V] or, if that is larger, [V] in fp32; then fp32 [chunk,C].

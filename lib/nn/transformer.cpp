@@ -51,6 +51,13 @@ ModelSizes Transformer::sizes(BatchShape shape, DType type, const kernels::Cache
           .stages = parameters_by_stage()};
 }
 
+void Transformer::prepare_attention(const Stream& stream, BatchShape shape, DType type, bool backward) const {
+  for (std::size_t block = 0; block < config_.layers; ++block)
+    if (block == 0 || config_.window_of(block) != config_.window_of(block - 1))
+      kernels::prepare_attention(stream, type, stages::block_attention(config_, shape, type, device_, config_.window_of(block)),
+                                 backward);
+}
+
 std::size_t Transformer::block_numel() const {
   std::size_t count = 0;
   for (const Parameter& parameter : parameters_)

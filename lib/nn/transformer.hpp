@@ -28,6 +28,8 @@ class Transformer final : public Model, public Recomputation, public PositionTab
   ModelSizes sizes(BatchShape shape, DType type = DType::f32, const kernels::CacheShape& cache = {}) const override;
   /// Throws UserError if sequences or caches are longer than the model's longest sequence.
   void check_batch(BatchShape shape, DType type, const kernels::CacheShape& cache) const override;
+  /// Prepares for the attention of all blocks: see kernels::prepare_attention().
+  void prepare_attention(const Stream& stream, BatchShape shape, DType type, bool backward) const;
   /// The number of parameters; tied ones count once.
   std::size_t parameter_count() const { return fsdp::parameter_count(config_); }
   /// FLOPs of training per token: 6 N + 6 L C T (docs/glossary.md). N includes the LM head, but not the embedding tables.

@@ -16,8 +16,8 @@ namespace fsdp {
 
 std::span<const std::string_view> options_that_keep_results() {
   static constexpr std::string_view names[] = {
-      // The effect of these options is compared instead: the checkpoint's position in the data has checksums of the tokens.
-      "valid", "valid-mask", "tokenizer", "json-field", "chat", "skip-invalid",
+      // The effect of these options is compared instead: the checkpoint has checksums of the tokens and of the algorithms.
+      "gemm-algorithms", "valid", "valid-mask", "tokenizer", "json-field", "chat", "skip-invalid",
       // Options of the model. They need no comparison, because a checkpoint of another model is refused.
       "arch", "model", "init", "decoder-layers", "decoder-embed-dim", "decoder-ffn-embed-dim", "decoder-attention-heads",
       "decoder-kv-heads", "vocab-size", "share-decoder-input-output-embed", "decoder-learned-pos", "no-scale-embedding",
@@ -29,7 +29,9 @@ std::span<const std::string_view> options_that_keep_results() {
       // Options for which rank stores and computes what, and when.
       "sharding-strategy", "shard-group-size", "wrap-policy", "wrap-layers", "min-num-params", "wrap-units",
       "backward-prefetch", "forward-prefetch", "limit-all-gathers", "accumulate-unsharded", "invariant", "ignore-params",
-      "checkpoint-activations", "checkpoint-policy", "checkpoint-every", "offload-params", "offload-optimizer", "device",
+      "checkpoint-activations", "checkpoint-policy", "checkpoint-every", "recompute-num-layers", "offload-params",
+      "offload-optimizer", "device",
+      "attention-backend",  // a resumed run compares the library that is used
       "comm", "sum-order", "sum-staging", "collective-timeout", "comm-thread", "threads",
       // Checkpoints, and the starting point of this run.
       "save-dir", "no-save", "save-interval-updates", "save-interval", "no-async-save", "compress", "keep-last", "keep-every",

@@ -272,6 +272,17 @@ void add_comm_thread_option(OptionTable& table, bool& comm_thread) {
              "threads, results have the same bits as without the option.");
 }
 
+void add_gemm_algorithms_option(OptionTable& table, std::filesystem::path& file) {
+  table
+      .path(
+          "gemm-algorithms", "FILE", file,
+          "GPUs: use cuBLASLt's algorithms in FILE. At the start, rank 0 times up to 16 algorithms for each matrix product of "
+          "the model that FILE lacks, and adds the fastest; FILE is made if it does not exist. Other algorithms may give other "
+          "bits, so keep FILE with the run. A file of another GPU or version of cuBLASLt is refused.")
+      .unset("the algorithm that cuBLASLt itself chooses")
+      .sets("file of algorithms");
+}
+
 void add_device_option(OptionTable& table, DeviceChoice& device, const std::string& more) {
   table
       .choice<DeviceChoice>("device", device,
@@ -281,6 +292,22 @@ void add_device_option(OptionTable& table, DeviceChoice& device, const std::stri
                                 more)
       .sets("device")
       .common();
+}
+
+void add_attention_option(OptionTable& table, AttentionBackend& backend) {
+  table
+      .choice<AttentionBackend>(
+          "attention-backend", backend,
+          {{"own", AttentionBackend::own},
+           {"cudnn", AttentionBackend::cudnn},
+           {"auto", AttentionBackend::automatic},
+           {"local", AttentionBackend::own},
+           {"fused", AttentionBackend::cudnn}},
+          "Attention in training on GPUs, in bf16 or fp16. own: by the kernels of fsdp; cudnn: by cuDNN's "
+          "deterministic kernels; auto: by cuDNN if it is installed. fsdp's kernels compute attention "
+          "with dropout, of documents, and of heads that cuDNN does not take. local and fused are "
+          "Megatron's names of own and cudnn.")
+      .sets("attention backend");
 }
 
 void add_text_options(OptionTable& table, std::string& json_field, bool& chat, bool& skip_invalid,

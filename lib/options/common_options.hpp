@@ -47,8 +47,12 @@ void add_offload_options(OptionTable& table, ShardingOptions& sharding);
 void add_comm_options(OptionTable& table, CommOptions& comm);
 /// --comm-thread.
 void add_comm_thread_option(OptionTable& table, bool& comm_thread);
+/// --gemm-algorithms.
+void add_gemm_algorithms_option(OptionTable& table, std::filesystem::path& file);
 /// --device, for every program that computes. `more` is appended to the help of the option.
 void add_device_option(OptionTable& table, DeviceChoice& device, const std::string& more = "");
+/// --attention-backend.
+void add_attention_option(OptionTable& table, AttentionBackend& backend);
 /// --json-field, --chat and --skip-invalid, for every program that reads text. `with_masks` says where masks of answers go.
 void add_text_options(OptionTable& table, std::string& json_field, bool& chat, bool& skip_invalid,
                       const std::string& with_masks);

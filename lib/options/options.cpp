@@ -1,6 +1,7 @@
 #include "options/options.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -659,7 +660,17 @@ void add_precision_options(OptionTable& table, TrainOptions& o, const std::funct
   table.then([&o, ranks](const OptionTable& read) { settle_loss_scale(read, o, ranks()); });
 }
 
-void add_memory_options(OptionTable& table, ShardingOptions& sharding) {
+/// Reads the value of --recompute-num-layers, which the user typed as `name`, if it is not "auto".
+std::size_t read_blocks(const std::string& name, const std::string& value) {
+  std::size_t blocks = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), blocks);
+  if (error != std::errc() || end != value.data() + value.size())
+    throw UserError(format("{} '{}' is neither a number of blocks nor auto; give a whole number from 0, or auto", name, value));
+  return blocks;
+}
+
+void add_memory_options(OptionTable& table, TrainOptions& o) {
+  ShardingOptions& sharding = o.sharding;
   table.group("Memory");
   add_recomputation_option(table, sharding.plan.checkpoint_activations);
   table.choice<CheckpointPolicy>(
@@ -669,9 +680,30 @@ void add_memory_options(OptionTable& table, ShardingOptions& sharding) {
       "and of the large matrix products, so that only cheap work is recomputed.");
   table.integer("checkpoint-every", "N", sharding.plan.checkpoint_every, {1, 1e4},
                 "With --checkpoint-activations: blocks per segment; only the input of its first block is kept.");
+  table
+      .text("recompute-num-layers", "N", o.recompute_num_layers,
+            "Instead of --checkpoint-activations: recompute the first N blocks, and keep the activations of the others. auto: "
+            "the fewest blocks with which a rank needs no more memory than is free, or than --memory-limit. No bit depends on "
+            "N.")
+      .sets("number of recomputed blocks");
+  table
+      .size("memory-limit", "SIZE", o.memory_limit,
+            "Memory of a rank, on a GPU or a CPU. Pieces of logits get smaller if a rank needs more (not with --invariant, "
+            "because the bits then differ), and the program ends before it trains if that is not enough. fsdp-plan marks the "
+            "strategies "
+            "that fit, and names the one of them that communicates least.",
+            std::size_t{1} << 20)
+      .unset("no limit")
+      .sets("memory limit");
   add_offload_options(table, sharding);
-  table.then([&sharding](const OptionTable& read) {
-    const PlanOptions& plan = sharding.plan;
+  table.then([&o, &sharding](const OptionTable& read) {
+    PlanOptions& plan = sharding.plan;
+    plan.recomputed_blocks =
+        o.recompute_num_layers == "auto" ? 0 : read_blocks(read.typed("recompute-num-layers"), o.recompute_num_layers);
+    if (plan.checkpoint_activations && read.changed("recompute-num-layers"))
+      throw UserError(
+          "--recompute-num-layers contradicts --checkpoint-activations (one recomputes the first blocks, the other all but the "
+          "last segment); leave out one of them");
     require(read.changed("checkpoint-policy"), "checkpoint-policy", plan.checkpoint_activations, "--checkpoint-activations");
     require(read.changed("checkpoint-every"), "checkpoint-every",
             plan.checkpoint_activations && plan.checkpoint_policy == CheckpointPolicy::block,
@@ -758,8 +790,10 @@ void add_run_options(OptionTable& table, TrainOptions& o) {
   add_device_option(table, o.device,
                     " With --dry-run and in fsdp-plan, auto is the CPU, and cuda shows what a rank would hold on a GPU, even "
                     "if there is no GPU.");
+  add_attention_option(table, o.attention_backend);
   add_comm_options(table, o.comm);
   add_comm_thread_option(table, o.cpu.communication_thread);
+  add_gemm_algorithms_option(table, o.execution.gemm_algorithms);
   table.integer("seed", "N", o.seed, {0, 4294967295.0},
                 "Seed of the random initial weights, of --shuffle, of dropout, and of stochastic rounding.");
   table.integer("log-interval", "N", o.log_interval, {1}, "Print a line every N updates.");
@@ -854,7 +888,7 @@ void add_train_options(OptionTable& table, TrainOptions& options, std::function<
   add_optimizer_options(table, options);
   add_sharding_options(table, options.sharding, options.comm);
   add_precision_options(table, options, ranks);
-  add_memory_options(table, options.sharding);
+  add_memory_options(table, options);
   add_checkpoint_options(table, options);
   add_run_options(table, options);
   add_options_of_other_programs(table);

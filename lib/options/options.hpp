@@ -64,9 +64,11 @@ struct TrainOptions : EngineOptions {
   std::filesystem::path stable;             // with decay_from: the folder of that step
   bool reset_optimizer = false, reset_dataloader = false;
   bool no_verify = false;
+  std::string recompute_num_layers = "0";  // or "auto"; a number sets sharding.plan.recomputed_blocks
   // run
   std::string task = "language_modeling", criterion = "cross_entropy";  // the only accepted values, for fairseq command lines
   DeviceChoice device = DeviceChoice::automatic;
+  AttentionBackend attention_backend = AttentionBackend::own;
   CpuDeviceOptions cpu;
   std::size_t log_interval = 10;
   LogFormat log_format = LogFormat::automatic;

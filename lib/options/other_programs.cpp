@@ -122,12 +122,13 @@ constexpr OtherOption rows[] = {
     {"sync-module-states fsdp-sync-module-states fsdp-cpu-ram-efficient-loading", "leave it out", "each rank reads or draws its own shards"},
     // memory and kernels
     {"fsdp-activation-checkpointing deepspeed-activation-checkpointing activation-checkpoint.mode recompute-activations recompute-granularity offload-activations", "give --checkpoint-activations, with --checkpoint-policy block or selective"},
-    {"recompute-method recompute-num-layers activation-checkpoint.selective-ac-option", "give --checkpoint-every N"},
+    {"recompute-method", "give --recompute-num-layers N for block, or --checkpoint-activations --checkpoint-every N for uniform"},
+    {"activation-checkpoint.selective-ac-option", "give --recompute-num-layers N"},
     {"fsdp-offload-params offload-param-device training.enable-cpu-offload", "give --offload-params cpu"},
     {"optimizer-cpu-offload offload-optimizer-device offload", "give --offload-optimizer cpu"},
     {"memory-estimation.enable profiling.enable-memory-snapshot", "give --dry-run, or see fsdp-plan", "memory is planned before the run"},
     {"compile torch-compile compile.enable training.compile", "leave it out", "kernels are compiled when the program is built"},
-    {"use-flash-attn attention-backend", "leave it out", "attention keeps no matrix of scores"},
+    {"use-flash-attn", "leave it out", "attention keeps no matrix of scores"},
     {"debug.batch-invariant", "give --invariant"},
     // checkpoints and validation
     {"save output-dir dump-folder job.dump-folder checkpoint.folder", "give --save-dir"},

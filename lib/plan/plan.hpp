@@ -212,8 +212,11 @@ struct PlanOptions {
   bool checkpoint_activations = false;
   CheckpointPolicy checkpoint_policy = CheckpointPolicy::block;
   std::size_t checkpoint_every = 1;  // policy `block`: blocks per segment; only the input of a segment is stored
-  std::size_t parameter_slots = 2;   // the most units gathered at a time, besides units that stay gathered (rate limiter)
+  // Recompute this many of the first blocks, instead of checkpoint_activations. The last block is never recomputed.
+  std::size_t recomputed_blocks = 0;
+  std::size_t parameter_slots = 2;  // the most units gathered at a time, besides units that stay gathered (rate limiter)
   std::size_t gradient_slots = 2;
+  bool reduces = true;  // false: one rank, which has nothing to reduce
   BackwardPrefetch backward_prefetch = BackwardPrefetch::pre;
   bool forward_prefetch = true;  // gather the next unit before the current one is computed; false: when it is needed
   bool accumulate_unsharded =

@@ -42,7 +42,7 @@ StepPrediction simulate(const Transformer& model, const ShardedPlan& planned, co
                fp32_rate = gpu.flops_fp32 * efficiency.products, bandwidth = gpu.memory_bandwidth * efficiency.memory,
                link = gpu.host_bandwidth * efficiency.transfers;
   StepPrediction step;
-  /// Returns the seconds of an operation that is not a collective, and adds them to `step`.
+  /// Returns the seconds of an operation that is not a collective. Adds them to `step` if the compute stream runs it.
   const auto compute = [&](const Operation& op) {
     const Cost cost = op.kind->cost ? op.kind->cost(op, costing) : Cost();
     const double products = cost.product_flops / product_rate,
@@ -51,10 +51,12 @@ StepPrediction simulate(const Transformer& model, const ShardedPlan& planned, co
                  memory = cost.memory_bytes / bandwidth, fp32 = cost.fp32_flops / fp32_rate,
                  transfer = op.kind->part == UpdatePart::transfer ? real(op.bytes()) / link : 0;
     const double seconds = products + attention + memory + fp32 + transfer;
+    step.offload += transfer;
+    if (op.stream != StreamId::compute) return seconds;
     if (op.kind->part == UpdatePart::optimizer || op.kind->part == UpdatePart::rounding)
       step.optimizer += seconds;
     else
-      step.products += products + fp32, step.attention += attention, step.memory_bound += memory, step.offload += transfer;
+      step.products += products + fp32, step.attention += attention, step.memory_bound += memory;
     return seconds;
   };
 

@@ -44,8 +44,8 @@ struct Efficiency {
 /// Seconds of one update on one rank.
 struct StepPrediction {
   double total = 0;
-  double products = 0, attention = 0, memory_bound = 0;  // of forward and backward, on the compute stream
-  double optimizer = 0;
+  // On the compute stream; with `exposed` they add up to `total`. The first three are of forward and backward.
+  double products = 0, attention = 0, memory_bound = 0, optimizer = 0;
   double communication = 0;  // of all collectives
   double offload = 0;        // of copies from and to host memory, added up although the two directions overlap
   double exposed = 0;        // all time in which the compute stream does not compute

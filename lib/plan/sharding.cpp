@@ -34,6 +34,9 @@ void check_sharding(const Model& model, const ShardingOptions& options, int worl
         "{} micro-batches of {} blocks make an update too long ({} block passes; the limit is {}); lower "
         "`micro-batches per update` and raise `micro-batch`",
         options.plan.micro_batches, model.blocks.size(), options.plan.micro_batches * model.blocks.size(), most_block_passes));
+  if (options.plan.recomputed_blocks > model.blocks.size())
+    throw UserError(format("{} blocks cannot be recomputed (the model has {}); lower `number of recomputed blocks`",
+                           options.plan.recomputed_blocks, model.blocks.size()));
   model.check_batch(options.batch, options.types.parameter, options.plan.cache);
   if (const PositionTables* const tables = model.tables;
       options.plan.documents && tables && tables->table_class(options.batch.T) != tables->table_class(1))
@@ -49,6 +52,7 @@ ShardedPlan plan_sharding(const Model& model, const ShardingOptions& options, Me
   const ModelSizes sizes = model.sizes(options.batch, options.types.parameter, options.plan.cache);
   PlanOptions plan_options = options.plan;
   plan_options.optimizer_state_type = options.optimizer.state_type;
+  plan_options.reduces = mesh.shard * mesh.replicate > 1;
   ParameterPatterns patterns = options.patterns;
   patterns.rule_of = [&](const Parameter& parameter) -> const Rule& { return rule_of(options.optimizer, parameter); };
   Layout layout(model.parameters(), wrap_parameters(model.parameters(), options.wrap, patterns, warnings), mesh.shard,

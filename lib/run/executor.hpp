@@ -9,6 +9,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -26,6 +27,10 @@
 #include "run/work_clock.hpp"
 
 namespace fsdp {
+
+namespace kernels {
+struct Product;
+}
 
 struct UpdateResult {
   double loss = 0;              // mean over all tokens of the update, on all ranks
@@ -47,7 +52,8 @@ struct NonFinite {
 using BatchReader = std::function<void(std::size_t index, std::int32_t* inputs, std::int32_t* targets)>;
 
 struct ExecutorOptions {
-  DType table_type = DType::f32;  // rotary tables are rounded to this type
+  std::filesystem::path gemm_algorithms = {};  // see use_gemm_algorithms(); empty: no file
+  DType table_type = DType::f32;               // rotary tables are rounded to this type
 };
 
 class Executor {
@@ -130,6 +136,10 @@ class Executor {
   /// measurements: with groups that move nothing (SilentCommunicator) the results are meaningless, and the time is that of a
   /// step without collectives. Must be called on every rank with the same kind of groups.
   void communicate_along(const Mesh& mesh) { facts_.mesh = &mesh; }
+
+  /// Returns the matrix products of the model's stages on a GPU, in the lists for updates and for evaluation. Computes nothing.
+  std::vector<kernels::Product> products();
+  Stream& compute_stream() { return stream(StreamId::compute); }
 
   /// The measured peak of device memory in use.
   std::size_t peak_bytes() const { return peak_bytes_; }

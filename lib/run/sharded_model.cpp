@@ -10,6 +10,7 @@
 #include "device/memory_view.hpp"
 #include "plan/kind.hpp"
 #include "plan/traffic.hpp"
+#include "run/gemm_algorithms.hpp"
 
 namespace fsdp {
 
@@ -116,10 +117,11 @@ Executor& ShardedModel::allocate(Device& device, ExecutorOptions options, const 
     open_spaces(plan().spaces, {device, mesh_.data_along(GroupAxis::shard)}, collective, memory);
   };
   agree(world_, [&] {
+    check_gemm_algorithms(options.gemm_algorithms, device.kind());
     require_scratch_of_threads(model_->device());
-    if (const TransformerConfig* const config = model_->transformer_config)
-      kernels::check_head_size(*device.make_stream(StreamUse::communication), options_.types.parameter, config->head_size,
-                               !plan().update.empty());
+    if (transformer_)
+      transformer_->prepare_attention(*device.make_stream(StreamUse::communication), options_.batch, options_.types.parameter,
+                                      !plan().update.empty());
   });
   mesh_.use_device(device, comm, largest_sums(plan(), mesh_.shape));
   if (mesh_.device_groups) use_collectives_once(plan(), mesh_, device);
@@ -132,9 +134,11 @@ Executor& ShardedModel::allocate(Device& device, ExecutorOptions options, const 
   });
   agree(world_, [&] { open(true); });  // one shard group can fail while others succeed
   agree(world_, [&] {
-    executor_.emplace(*model_, layout(), plan(), options_.batch, options_.optimizer, device, std::move(memory), mesh_,
-                      std::move(options));
+    executor_.emplace(*model_, layout(), plan(), options_.batch, options_.optimizer, device, std::move(memory), mesh_, options);
   });
+  if (!options.gemm_algorithms.empty())
+    gemm_algorithms_ =
+        use_gemm_algorithms(options.gemm_algorithms, executor_->products(), executor_->compute_stream(), device, world_);
   return *executor_;
 }
 

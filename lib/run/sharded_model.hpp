@@ -38,6 +38,8 @@ class ShardedModel {
   const Mesh& mesh() const { return mesh_; }
   /// The options that are allowed but costly.
   const std::vector<std::string>& warnings() const { return warnings_; }
+  /// The checksum that use_gemm_algorithms() returned; empty if no file was given.
+  const std::string& gemm_algorithms() const { return gemm_algorithms_; }
   const Placement& placement() const { return placement_; }
   /// This rank's index on the shard axis.
   int shard() const { return mesh_.shard().rank(); }
@@ -52,6 +54,7 @@ class ShardedModel {
   std::vector<std::string> warnings_;
   ShardedPlan planned_;
   std::optional<Executor> executor_;
+  std::string gemm_algorithms_;
 };
 
 }  // namespace fsdp

@@ -24,6 +24,7 @@
 #include "plan/prediction.hpp"
 #include "plan/timeline.hpp"
 #include "plan/traffic.hpp"
+#include "run/gemm_algorithms.hpp"
 #include "train/train_data.hpp"
 
 namespace fsdp {
@@ -180,11 +181,12 @@ void fill_shard(const LoopContext& loop, const Origin& origin) {
 Machine find_machine(const TrainOptions& options, Communicator& world) {
   if (options.dry_run) {
     const DeviceKind kind = kind_to_plan_for(options.device);
-    agree(world, [&] { check_cpu_options(kind, options.cpu); });
+    agree(world, [&] { check_cpu_options(kind, options.cpu), check_gemm_algorithms(options.execution.gemm_algorithms, kind); });
     return {start_rank_to_plan(options.threads, world, options.cpu), kind};
   }
   Machine machine = {start_rank(options.device, options.threads, world, options.cpu)};
   machine.kind = machine.device->kind();
+  agree(world, [&] { check_gemm_algorithms(options.execution.gemm_algorithms, machine.kind); });
   // Runs one matrix product to load the library's code, so that the memory of that code does not count as memory of the run.
   std::array<float, 5 * 64> x{};  // enough rows that the library computes the product, not our own kernel for few rows
   kernels::gemm(*make_host_stream(), kernels::Trans::no, kernels::Trans::no, 16, 8, 8, &x[0], 8, &x[128], 8, &x[192], 8,
@@ -200,6 +202,23 @@ Machine find_machine(const TrainOptions& options, Communicator& world) {
   }
   machine.start_bytes = process_peak_bytes();
   return machine;
+}
+
+void find_attention(const RunContext& run, const Origin& origin, Machine& machine) {
+  const TrainOptions& options = run.options;
+  machine.attention = machine.device ? choose_attention(options.attention_backend, origin.config, options.sharding,
+                                                        options.attention_dropout, *machine.device, run.world)
+                                     : plan_attention(options.attention_backend, origin.config, options.sharding,
+                                                      options.attention_dropout, machine.kind);
+  const AttentionChoice& now = machine.attention;
+  if (!now.why.empty())
+    run.log.say(wrapped(format("attention by the kernels of fsdp: {}", now.why)));
+  else if (!now.library.empty())
+    run.log.say("attention by " + now.library);
+  if (!origin.checkpoint || options.dry_run || is_host(machine.kind)) return;
+  if (const std::string changed = describe_changed_attention(origin.checkpoint->header().attention, now.library);
+      !changed.empty())
+    run.log.warn(changed + "; --attention-backend sets it");
 }
 
 std::string arithmetic_of(const Machine& machine) {
@@ -297,11 +316,22 @@ Engine make_engine(const RunContext& run, const Origin& origin, const Machine& m
   if (is_host(machine.kind) && (options.sharding.plan.offload_optimizer || options.sharding.plan.offload_parameters))
     run.log.say("nothing is offloaded: on CPUs all memory is the host's");
   options.sharding = options_for(machine.kind, options.sharding);
+  if (run.options.recompute_num_layers == "auto") {
+    agree(run.world, [&] {
+      if (!machine.device && !is_host(machine.kind) && options.memory_limit == 0)
+        throw UserError(
+            "--recompute-num-layers auto needs the memory of a GPU (a dry run does not look for one); give --memory-limit "
+            "SIZE, or the number of blocks");
+    });
+    options.recompute_to_fit = options.memory_limit > 0 ? options.memory_limit : free_memory_of_a_rank(machine, run.world);
+  }
   const auto require_held = [lock] {
     if (lock) lock->require_held();
   };
-  return Engine(std::make_shared<const Transformer>(origin.config, traits_of(machine.kind, machine.cpus.threads)),
-                std::move(options), run.world, run.options.save.meanwhile(),
+  DeviceTraits traits = traits_of(machine.kind, machine.cpus.threads);
+  traits.cudnn_head_size = machine.attention.cudnn_head_size;
+  return Engine(std::make_shared<const Transformer>(origin.config, traits), std::move(options), run.world,
+                run.options.save.meanwhile(),
                 {.may_begin = require_held,
                  .may_complete =
                      [&log = run.log, require_held] {
@@ -453,6 +483,11 @@ void prepare(const LoopContext& loop, const Machine& machine, const MemoryAccoun
   if (const std::string& data = engine.model().mesh().data_description; !data.empty())
     loop.log.say(wrapped("collectives of GPUs: " + data));
   engine.executor().observe(flight);
+  if (origin.checkpoint)
+    if (const std::string changed =
+            describe_changed_algorithms(origin.checkpoint->header().gemm_algorithms, engine.model().gemm_algorithms());
+        !changed.empty())
+      loop.log.warn(changed);
   const Timer timer;
   agree(loop.world, [&] { fill_shard(loop, origin); });
   Progress& progress = engine.progress();

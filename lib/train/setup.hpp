@@ -22,6 +22,7 @@ struct TrainData;
 /// The devices of a training run and their speed.
 struct Machine : ComputingRank {  // a dry run has no device
   DeviceKind kind = DeviceKind::cpu;
+  AttentionChoice attention = {};
   std::optional<double> peak_flops = {};     // the sum over all devices of the job; empty if unknown
   bool measured_peak = false;                // true: the peak of CPUs was measured at this start
   std::size_t start_bytes = 0;               // peak memory of the process before the run allocates
@@ -32,6 +33,8 @@ struct Machine : ComputingRank {  // a dry run has no device
 
 /// Finds the devices that `options` ask for. A dry run uses no device.
 Machine find_machine(const TrainOptions& options, Communicator& world);
+/// Chooses how `machine` computes attention. Prints a line if the checkpoint to resume was computed in another way.
+void find_attention(const RunContext& run, const Origin& origin, Machine& machine);
 /// Opens the files of the metrics. A file in the save folder is opened once everything else has been checked, because the
 /// folder must not appear if the run is refused.
 void open_metrics(const RunContext& run);

@@ -195,8 +195,10 @@ int train(const TrainOptions& given, Communicator& world) {
   if (lock && !lock->taken_over().empty()) log.say(lock->taken_over());
   Origin origin = find_origin(options, world);
   for (const std::string& warning : origin.warnings) log.warn(warning);
+  find_attention(run, origin, machine);
   Progress first = first_progress(run, origin, machine);
   Engine engine = make_engine(run, origin, machine, lock.get());
+  engine.attention = machine.attention.library;
   Progress& progress = engine.progress() = std::move(first);
   engine.model_folder = origin.model_folder, engine.base = origin.base;
   const ShardedModel& model = engine.model();
@@ -205,6 +207,10 @@ int train(const TrainOptions& given, Communicator& world) {
       memory_account(options, model, world, *machine.node,
                      {.snapshot = engine.saves_meanwhile(),
                       .trace_bytes = options.trace.file.empty() ? 0 : Recorder::bytes(model.plan(), options.trace.updates)});
+  if (const std::size_t limit = engine.options().recompute_to_fit; limit > 0)
+    log.say(format("--recompute-num-layers auto: {} of {} blocks are recomputed, with which a rank needs {} of {}",
+                   engine.options().sharding.plan.recomputed_blocks, model.model().blocks.size(),
+                   format_bytes(static_cast<double>(memory.total())), format_bytes(static_cast<double>(limit))));
   if (options.dry_run) {
     if (world.rank() == 0) print_plan(model, memory);
     try_data(run, origin, machine, watch);

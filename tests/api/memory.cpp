@@ -24,6 +24,8 @@ struct Way {
   const char *type = "fp32", *base_type = nullptr;  // base_type "": adapters over a base that is not quantized
   std::size_t micro_batches = 1;
   bool offload = false;
+  const char* recompute_layers = "0";
+  std::size_t memory_limit = 0;
 };
 const std::vector<Way> ways = {{"FULL_SHARD"},
                                {"SHARD_GRAD_OP", true},
@@ -31,7 +33,10 @@ const std::vector<Way> ways = {{"FULL_SHARD"},
                                {"HYBRID_SHARD", true, "bf16", nullptr, 3},
                                {"FULL_SHARD", false, "fp16", nullptr, 1, true},
                                {"FULL_SHARD", false, "bf16", ""},
-                               {"SHARD_GRAD_OP", true, "fp32", "nf4"}};
+                               {"SHARD_GRAD_OP", true, "fp32", "nf4"},
+                               {"FULL_SHARD", false, "bf16", nullptr, 5},
+                               {"NO_SHARD", false, "fp32", nullptr, 1, false, "1"},
+                               {"FULL_SHARD", false, "bf16", nullptr, 2, false, "auto", std::size_t{1} << 40}};
 
 TransformerDescription model_of(const Way& way) {
   auto model = TransformerDescription::from_config(base);
@@ -49,6 +54,8 @@ FsdpOptions options_of(const Way& way) {
           .shard_group_size = is_hybrid ? 2 : 0,
           .param_dtype = way.type,
           .activation_checkpointing = way.recompute,
+          .recompute_num_layers = way.recompute_layers,
+          .memory_limit = way.memory_limit,
           .offload_parameters = way.offload};
 }
 
@@ -59,6 +66,8 @@ MemoryAccount planned(const Way& way, int ranks, const std::string& device, int 
   add("--ranks-per-node", std::to_string(ranks)), add("--device", device), add("--threads", std::to_string(threads));
   add("--tokens-per-sample", std::to_string(length)), add("--update-freq", std::to_string(way.micro_batches));
   add("--sharding-strategy", way.strategy), add("--precision", way.type);
+  add("--recompute-num-layers", way.recompute_layers);
+  if (way.memory_limit > 0) add("--memory-limit", std::to_string(way.memory_limit));
   if (std::string(way.strategy) == "HYBRID_SHARD") add("--shard-group-size", "2");
   if (way.base_type) add("--lora-rank", "3"), add("--lora-targets", "q_proj,down_proj");
   if (way.base_type && *way.base_type) add("--base-dtype", way.base_type);
@@ -67,16 +76,17 @@ MemoryAccount planned(const Way& way, int ranks, const std::string& device, int 
   for (const std::string& word : words) argv.push_back(word.c_str());
   PlanTableOptions options;
   plan_option_table(options).parse(static_cast<int>(argv.size()), argv.data());
-  return make_plan_table(options).chosen().variant(way.recompute).memory;
+  return make_plan_table(options).chosen().variant(way.recompute || *way.recompute_layers != '0').memory;
 }
 
 }  // namespace
 
 BOOST_AUTO_TEST_CASE(an_estimate_is_what_fsdp_plan_says) {
   for (const Way& way : ways)
-    for (const std::string device : {"cpu", "cuda"}) {
-      const MemoryUse mine = estimate_memory(model_of(way), options_of(way), 4, device, 3);
-      const MemoryAccount theirs = planned(way, 4, device, 3);
+    for (const auto& [device, ranks] : {std::pair<std::string, int>{"cpu", 4}, {"cuda", 4}, {"cpu", 1}, {"cuda", 1}}) {
+      if (ranks == 1 && std::string(way.strategy) == "HYBRID_SHARD") continue;
+      const MemoryUse mine = estimate_memory(model_of(way), options_of(way), ranks, device, 3);
+      const MemoryAccount theirs = planned(way, ranks, device, 3);
       // The program of a user has a copy of the batches of an update.
       const std::size_t batches = 2 * rows * way.micro_batches * sizeof(std::int32_t);
       BOOST_TEST(mine.total == theirs.total() + (device == "cpu" ? batches : 0), way.strategy << " on " << device);

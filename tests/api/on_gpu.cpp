@@ -2,12 +2,17 @@
 // the CPU, the same bits with all strategies, and layers that do not work on GPUs are refused by name.
 #include "mpi_main.hpp"
 
+#include <unistd.h>
+
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <map>
 
 #include <fsdp/fsdp.hpp>
 
+#include "checkpoint/checkpoint.hpp"
 #include "gated_convolution.hpp"
 #include "layers/swiglu_layer.hpp"
 #include "support.hpp"
@@ -283,6 +288,45 @@ BOOST_AUTO_TEST_CASE(background_saves_copy_the_state_of_a_gpu) {
   BOOST_TEST(model.restore(folder));
   BOOST_TEST(model.updates() == 1u);
   BOOST_TEST((parameters_of(model) == saved));
+}
+
+/// Returns what `run` prints on stderr.
+std::string printed_by(const std::function<void()>& run) {
+  std::FILE* const file = std::tmpfile();
+  const int before = dup(STDERR_FILENO);
+  dup2(fileno(file), STDERR_FILENO);
+  run();
+  dup2(before, STDERR_FILENO);
+  close(before);
+  std::string text(static_cast<std::size_t>(std::ftell(file)), ' ');
+  std::rewind(file);
+  text.resize(std::fread(text.data(), 1, text.size(), file));
+  std::fclose(file);
+  return text;
+}
+
+BOOST_AUTO_TEST_CASE(a_load_warns_of_other_attention_and_algorithms) {
+  const std::filesystem::path folder = "api-on-gpu-warns-" + std::to_string(world().size());
+  if (world().rank() == 0) std::filesystem::remove_all(folder), std::filesystem::create_directory(folder);
+  JobOptions of_job;
+  of_job.device = "cuda";
+  Job job(of_job);
+  const FsdpOptions own = options_of("FULL_SHARD", "bf16");
+  FsdpOptions other = own;
+  other.attention_backend = "cudnn", other.gemm_algorithms = (folder / "algorithms").string();
+  FullyShardedDataParallel saved(job, small_transformer(), other);
+  saved.save(folder / "saves");
+  const auto reader = open_checkpoint(folder / "saves");
+  BOOST_TEST(reader->header().attention == "cuDNN 9.26.0");
+  BOOST_TEST(!reader->header().gemm_algorithms.empty());
+  for (const FsdpOptions& options : {other, own}) {
+    FullyShardedDataParallel loaded(job, small_transformer(), options);
+    const std::string text = printed_by([&] { loaded.load(folder / "saves"); });
+    const bool warns = job.rank() == 0 && options.attention_backend == "own";
+    for (const char* said :
+         {"attention was computed by cuDNN 9.26.0 before", "attention_backend sets it", "matrix products were"})
+      BOOST_TEST((text.find(said) != text.npos) == warns, text);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(what_does_not_work_on_gpus_is_refused_by_name) {

@@ -139,6 +139,8 @@ BOOST_AUTO_TEST_CASE(options_give_the_bits_of_fsdp_train) {
        [](O& o) { o.activation_checkpointing = true, o.checkpoint_policy = "selective", o.skip_spikes = 6; }},
       {{"--checkpoint-activations", "--checkpoint-every", "2", "--wrap-layers", "2"},
        [](O& o) { o.activation_checkpointing = true, o.checkpoint_every = o.wrap_layers = 2; }},
+      {{"--recompute-num-layers", "1", "--memory-limit", "1GiB"},
+       [](O& o) { o.recompute_num_layers = "1", o.memory_limit = std::size_t{1} << 30; }},
   };
   for (std::size_t i = 0; i < cases.size(); ++i) {
     BOOST_TEST_CONTEXT(cases[i].words[0] << " " << cases[i].words[1]) {
@@ -448,6 +450,9 @@ BOOST_AUTO_TEST_CASE(wrong_options_are_named) {
   refused("wrap_layers changes nothing (it goes with auto_wrap_policy",
           with([](FsdpOptions& o) { o.auto_wrap_policy = "none", o.wrap_layers = 2; }));
   refused("checkpoint_every changes nothing", with([](FsdpOptions& o) { o.checkpoint_every = 2; }));
+  refused("recompute_num_layers contradicts activation_checkpointing",
+          with([](FsdpOptions& o) { o.activation_checkpointing = true, o.recompute_num_layers = "1"; }));
+  refused("lower recompute_num_layers", with([](FsdpOptions& o) { o.recompute_num_layers = "1000"; }));
   refused("checkpoint_policy \"selective\" is for a TransformerDescription",
           with([](FsdpOptions& o) { o.activation_checkpointing = true, o.checkpoint_policy = "selective"; }));
   refused("dropout is for a TransformerDescription", with([](FsdpOptions& o) { o.dropout = 0.1; }));

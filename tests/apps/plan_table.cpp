@@ -207,7 +207,7 @@ BOOST_AUTO_TEST_CASE(a_plan_for_gpus) {
 BOOST_AUTO_TEST_CASE(a_prediction_is_printed_as_one) {
   const PlanTable table = make_plan_table(small("1", "2", {"--gpu", "h100"}));
   BOOST_TEST((table.model->device() == cuda_traits()));
-  BOOST_TEST(table.options.memory_limit == 80'000'000'000u);
+  BOOST_TEST(table.options.memory_limit == static_cast<std::size_t>(79.2 * (1 << 30)));
   CHECK_CONTAINS(describe(table), "not measured");
   CHECK_CONTAINS(describe(table), "NVIDIA H100 Tensor Core GPU datasheet");
   for (const AssumedEfficiency& assumed : assumed_efficiencies) {  // printed, and the same in the documentation
@@ -236,6 +236,13 @@ BOOST_AUTO_TEST_CASE(a_prediction_is_printed_as_one) {
   // Names with the same beginning may be different GPUs.
   BOOST_TEST(figures_of("NVIDIA H200 NVL (compute capability 9.0, 141 GiB)")->name == "h200-nvl");
   BOOST_TEST(figures_of("NVIDIA H200 (compute capability 9.0, 141 GiB)")->name == "h200");
+  // The memory is what the driver reports, rounded.
+  const std::map<std::string_view, double> gib = {
+      {"a100", 79.2},      {"a100-40gb", 39.5}, {"a100-pcie", 79.2}, {"a100-pcie-40gb", 39.5}, {"h100", 79.2},
+      {"h100-pcie", 79.2}, {"h100-nvl", 93.0},  {"h200", 139.8},     {"h200-nvl", 139.8},      {"rtx4090", 23.7}};
+  for (const GpuFigures& gpu : known_gpus())
+    if (const auto found = gib.find(gpu.name); found != gib.end())
+      BOOST_TEST(std::abs(gpu.memory_bytes / (1 << 30) - found->second) < 1e-9, gpu.name);
   BOOST_TEST(figures_of("NVIDIA H200 MIG 1g.18gb (compute capability 9.0, 18 GiB)") == nullptr);
 }
 
@@ -323,6 +330,38 @@ BOOST_AUTO_TEST_CASE(what_fits) {
   adapters.memory_limit = 1;
   CHECK_CONTAINS(describe(make_plan_table(adapters)), "  more ranks, --base-dtype nf4, a smaller --batch-size or");
   BOOST_TEST(to_json(nothing)["least_communicating"].is_null());
+}
+
+// With --recompute-num-layers auto each strategy recomputes the fewest blocks that fit --memory-limit.
+BOOST_AUTO_TEST_CASE(blocks_that_fit) {
+  const auto with = [](const char* option, const std::string& value, std::size_t limit) {
+    const std::string bytes = std::to_string(limit);
+    return make_plan_table(parse({"--arch", "gpt2", "--ranks-per-node", "2", "--batch-size", "4", "--device", "cuda", "--bf16",
+                                  option, value.c_str(), "--memory-limit", bytes.c_str()}));
+  };
+  constexpr std::size_t enough = std::size_t{1} << 40;
+  const PlanTable kept = with("--recompute-num-layers", "0", enough), four = with("--recompute-num-layers", "4", enough);
+  for (std::size_t i = 0; i < kept.rows.size(); ++i) {
+    BOOST_TEST(four.rows[i].keeping.memory.total() == kept.rows[i].keeping.memory.total());
+    BOOST_TEST(four.rows[i].recomputing.memory.total() < four.rows[i].keeping.memory.total());
+    BOOST_TEST(four.rows[i].recomputing.recomputed_blocks == 4u);
+  }
+  // A limit that the smallest pieces of logits alone do not reach, so that a block is recomputed.
+  const PlanTable smallest = with("--recompute-num-layers", "0", 1 << 20);
+  BOOST_TEST(!smallest.fits(row_of(smallest, "full").keeping));
+  const std::size_t limit = row_of(smallest, "full").keeping.memory.total() - 1;
+  const PlanTable chosen = with("--recompute-num-layers", "auto", limit);
+  const PlanRow& full = row_of(chosen, "full");
+  BOOST_TEST(chosen.fits(full.recomputing));
+  BOOST_TEST(!chosen.fits(full.keeping));
+  BOOST_TEST(full.recomputing.recomputed_blocks == 1u);
+  BOOST_TEST((full.recomputing.model != chosen.model));
+  const PlanChoice least = *chosen.least_communicating();
+  CHECK_CONTAINS(describe(chosen),
+                 format("{} --recompute-num-layers {} --memory-limit {}\n", chosen.rows[least.row].placement->name,
+                        chosen.rows[least.row].recomputing.recomputed_blocks, limit));
+  BOOST_TEST(plan_of_chosen(chosen, true).plan.peak_bytes == full.recomputing.memory.plan);
+  BOOST_TEST(row_of(with("--recompute-num-layers", "auto", enough), "full").recomputing.recomputed_blocks == 0u);
 }
 
 BOOST_AUTO_TEST_CASE(lines_have_at_most_120_columns_and_rows_of_tables_100) {
@@ -441,6 +480,8 @@ BOOST_AUTO_TEST_CASE(mistakes) {
   CHECK_CONTAINS(error({"--arch", "gpt2", "--nodes", "1000000", "--ranks-per-node", "1000000"}), "too many");
   CHECK_CONTAINS(error({"--arch", "gpt2", "--ranks-per-node", "3", "--total-batch-size", "4"}), "is not a multiple");
   CHECK_CONTAINS(error({"--arch", "gpt2", "--checkpoint-every", "2"}), "goes with --checkpoint-activations");
+  CHECK_CONTAINS(error({"--arch", "gpt2", "--recompute-num-layers", "13"}), "the model has 12");
+  CHECK_CONTAINS(error({"--arch", "gpt2", "--recompute-num-layers", "auto"}), "give --memory-limit or --gpu");
   CHECK_CONTAINS(error({"--arch", "gpt2", "--gpu", "h100", "--device", "cpu"}), "leave out one of them");
   CHECK_CONTAINS(error({"--arch", "gpt2", "--gpu", "h100", "--comm", "mpi"}), "--comm mpi sends data through the host");
   CHECK_CONTAINS(error({"--arch", "gpt2", "--gpu", "rtx4090", "--nodes", "2"}), "no figure for a network between nodes");

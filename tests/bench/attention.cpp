@@ -8,6 +8,7 @@
 #include "base/format.hpp"
 #include "comm/agree.hpp"
 #include "files/json.hpp"
+#include "kernels/cudnn.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
 #include "machine/machine.hpp"
@@ -59,19 +60,19 @@ std::string bench_attention(const PartsOptions& options, Communicator& world, De
   const DType type = options.sharding.types.parameter;
   const BatchShape batch = options.sharding.batch;
   const std::size_t width = (config.heads + 2 * config.kv_heads) * config.head_size;
-  const kernels::AttentionShape shape = {batch.B, batch.T, config.heads, config.kv_heads, config.head_size, width, width};
-  const DeviceTraits traits = traits_of(device.kind(), kernels::threads());
+  kernels::AttentionShape shape = {batch.B, batch.T, config.heads, config.kv_heads, config.head_size, width, width};
+  const DeviceTraits traits = traits_for(options, config, options.sharding, device, world);
+  if (traits.cudnn_head_size > 0) shape.cudnn_parts = kernels::cudnn_parts(type, shape);
+  agree(world, [&] { kernels::prepare_attention(stream, type, shape, true); });
   const auto seconds = with_element(type, [&]<class E>() { return measure<E>(shape, traits, device, stream, world); });
 
   // The forward pass has two matrix products; the backward pass has five, because it recomputes the probabilities. The causal
   // mask removes half of each product, so a product has B T T H D FLOPs instead of twice that number.
   const double product = static_cast<double>(batch.rows() * batch.T * config.heads * config.head_size);
   const std::optional<double> peak = peak_of_gpus(device, type, world);
-  nlohmann::json json = {{"arch", model_of(options)},
-                         {"device", device.description()},
-                         {"precision", name_of(type)},
-                         {"ranks", world.size()},
-                         {"peak_gflops", peak ? nlohmann::json(*peak / 1e9) : nlohmann::json()}};
+  nlohmann::json json = {{"arch", model_of(options)},  {"device", device.description()},
+                         {"precision", name_of(type)}, {"backend", shape.cudnn_parts > 0 ? "cudnn" : "own"},
+                         {"ranks", world.size()},      {"peak_gflops", peak ? nlohmann::json(*peak / 1e9) : nlohmann::json()}};
   std::string text = format("{}; {} ranks at once, {}, {} sequences of {}, {} heads of {}, {} of keys; rank 0's medians\n",
                             device.description(), world.size(), name_of(type), batch.B, batch.T, config.heads, config.head_size,
                             config.kv_heads);

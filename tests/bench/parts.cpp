@@ -29,6 +29,7 @@ int main(int argc, char** argv) {
   table.path("save-dir", "DIR", options.save_dir, "checkpoint: a folder for files is made in it, and removed");
   table.group("How");
   add_device_option(table, options.device, " optimizer: only CPUs.");
+  add_attention_option(table, options.attention_backend);
   add_threads_option(table, options.threads);
   add_comm_options(table, options.comm);
   table.integer("steps", "N", options.steps, {1, 1e6}, "rounds, in each of which everything is measured once");

@@ -115,7 +115,10 @@ BOOST_AUTO_TEST_CASE(groups_split) {
   });
 }
 
-BOOST_AUTO_TEST_CASE(two_ranks_on_one_device_are_refused) {
+namespace {
+
+/// Connects two ranks on one device. Returns NCCL's message, empty if it allows them.
+std::string connect_on_one_device() {
   ncclUniqueId id;
   check(ncclGetUniqueId(&id));
   ncclComm_t comms[2];
@@ -123,11 +126,28 @@ BOOST_AUTO_TEST_CASE(two_ranks_on_one_device_are_refused) {
     ncclConfig_t not_blocking = config(false);
     BOOST_TEST(ncclCommInitRankConfig(&comms[rank], 2, id, rank, &not_blocking) == ncclInProgress);
   }
+  std::string message;
   for (ncclComm_t comm : comms) {
-    BOOST_TEST(settle(comm) == ncclInvalidUsage);
-    BOOST_TEST(contains(ncclGetLastError(comm), "Duplicate GPU detected"));
+    const ncclResult_t status = settle(comm);
+    message = ncclGetLastError(comm);
+    BOOST_TEST(status == (message.empty() ? ncclSuccess : ncclInvalidUsage));
     check(ncclCommAbort(comm));
   }
+  return message;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(two_ranks_on_one_device_are_refused_unless_a_newer_version_is_told_to_allow_them) {
+  for (const char* const allow : {"0", "1"}) {
+    ::setenv("NCCL_MULTI_RANK_GPU_ENABLE", allow, 1);
+    BOOST_TEST(contains(connect_on_one_device(), "Duplicate GPU detected"));
+    ::setenv("FSDP_CUDA_DOUBLE_NCCL_VERSION", "23007", 1);
+    const std::string message = connect_on_one_device();
+    ::unsetenv("FSDP_CUDA_DOUBLE_NCCL_VERSION");
+    BOOST_TEST((*allow == '1' ? message.empty() : contains(message, "Multiple Ranks are using the same GPU")));
+  }
+  ::unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
 }
 
 BOOST_AUTO_TEST_CASE(a_rank_that_does_not_come_is_waited_for_until_the_others_give_up) {

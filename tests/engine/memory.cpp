@@ -1,4 +1,6 @@
 // The account of a rank's memory, compared with sizes computed by hand.
+#include <algorithm>
+
 #include <boost/test/unit_test.hpp>
 
 #include "base/format.hpp"
@@ -76,4 +78,96 @@ BOOST_AUTO_TEST_CASE(parts_of_a_gpu_that_need_not_be_there) {
   BOOST_TEST(by_host.total() == m.total() - m.staging);
   BOOST_TEST(by_host.on_host() == m.on_host() + largest + largest * 3 / 2 + sizeof(LossSum));  // and the world reduces the loss
   CHECK_CONTAINS(describe_beside_plan(by_host), " of staging for collectives\n");
+}
+
+namespace {
+
+/// GPT-2 with large logits on a device of this kind.
+std::shared_ptr<const Model> with_large_logits(DeviceKind kind) {
+  ConfigOverrides sizes;
+  sizes.layers = 7, sizes.width = 32, sizes.heads = 4;
+  return std::make_shared<const Transformer>(override_config(arch_config("gpt2"), sizes), traits_of(kind, 1));
+}
+
+EngineOptions of_large_batches(DeviceKind kind) {
+  EngineOptions options;
+  options.sharding.batch = {.B = 16, .T = 256};
+  options.sharding.plan.micro_batches = 3;
+  if (!is_host(kind)) options.sharding.types.parameter = DType::bf16;
+  return options;
+}
+
+std::size_t total(const FittedPlan& plan) { return plan.memory.total(); }
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(the_fewest_blocks_that_fit_are_recomputed) {
+  for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::cuda})
+    for (const MeshShape mesh : {MeshShape{1, 1}, MeshShape{2, 1}, MeshShape{1, 4}}) {
+      const auto model = with_large_logits(kind);
+      EngineOptions options = of_large_batches(kind);
+      options.sharding.strategy = mesh.replicate > 1 ? "none" : "full";
+      const Cluster cluster = {1, mesh.shard * mesh.replicate};
+      const auto fitted = [&](std::size_t limit) {
+        options.recompute_to_fit = limit;
+        return fit_plan(model, options, mesh, cluster, {.snapshot = true});
+      };
+      std::vector<std::size_t> needs;  // by number of recomputed blocks; the last block never is
+      for (std::size_t n = 0; n < 7; ++n) {
+        EngineOptions tried = options;
+        tried.recompute_to_fit = 0, tried.sharding.plan.recomputed_blocks = n;
+        needs.push_back(total(fit_plan(model, tried, mesh, cluster, {.snapshot = true})));
+      }
+      BOOST_TEST(std::is_sorted(needs.rbegin(), needs.rend()));
+      BOOST_TEST(needs.front() > needs.back());
+      for (std::size_t n = 0; n < 7; ++n)
+        for (const std::size_t limit : {needs[n], needs[n] - 1}) {
+          const auto first = std::find_if(needs.begin(), needs.end(), [&](std::size_t bytes) { return bytes <= limit; });
+          const FittedPlan plan = fitted(limit);
+          BOOST_TEST(plan.fits == (first != needs.end()));
+          BOOST_TEST(plan.recomputed_blocks == (plan.fits ? static_cast<std::size_t>(first - needs.begin()) : 6u));
+          BOOST_TEST(total(plan) == needs[plan.recomputed_blocks]);
+          BOOST_TEST(plan.model == model);  // only a memory limit changes the pieces of logits
+        }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(pieces_of_logits_get_smaller_for_a_memory_limit) {
+  for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::cuda}) {
+    const auto model = with_large_logits(kind);
+    EngineOptions options = of_large_batches(kind);
+    const auto fitted = [&](std::size_t limit) {
+      options.memory_limit = limit;
+      return fit_plan(model, options, {1, 1}, {1, 1}, {});
+    };
+    const auto pieces = [](const FittedPlan& plan) { return plan.model->device().logits_bytes; };
+    const std::size_t whole = total(fitted(0));
+    BOOST_TEST(pieces(fitted(whole)) == model->device().logits_bytes);
+    const FittedPlan smaller = fitted(whole - 1), smallest = fitted(1);
+    BOOST_TEST(smaller.fits);
+    BOOST_TEST(pieces(smaller) < model->device().logits_bytes);
+    BOOST_TEST(total(smaller) < whole);
+    BOOST_TEST(!smallest.fits);
+    BOOST_TEST(pieces(smallest) == std::size_t{1} << 20);
+    BOOST_TEST(total(smallest) < total(smaller));
+    // The pieces are the largest that fit, and are tried before blocks are recomputed.
+    BOOST_TEST(pieces(fitted(total(smaller) - 1)) < pieces(smaller));
+    options.recompute_to_fit = total(smallest);
+    BOOST_TEST(fitted(total(smallest)).recomputed_blocks == 0u);
+    options.recompute_to_fit = total(smallest) - 1;
+    const FittedPlan both = fitted(total(smallest) - 1);
+    BOOST_TEST(both.fits);
+    BOOST_TEST(both.recomputed_blocks == 1u);
+    options.recompute_to_fit = 0;
+    options.sharding.plan.invariant = true;  // then the size of pieces must not depend on the number of ranks
+    BOOST_TEST(!fitted(whole - 1).fits);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(more_recomputed_blocks_than_there_are) {
+  EngineOptions options = of_large_batches(DeviceKind::cpu);
+  options.sharding.plan.recomputed_blocks = 8;
+  CHECK_CONTAINS(
+      with_option_names(message_of([&] { check_sharding(*with_large_logits(DeviceKind::cpu), options.sharding, 1); })),
+      "8 blocks cannot be recomputed (the model has 7); lower --recompute-num-layers");
 }

@@ -162,7 +162,9 @@ void over_starts(Starts& starts) {
   file.close();
   resume("the checkpoint's files", "a.txt --valid v.txt" + model + judged, goes_on,
          "step-00000002/rank-00000-of-00001.h5 is damaged");
-  starts.is_checked("parameters that a program froze (`freeze()`)");  // by api.freezing
+  starts.is_checked("parameters that a program froze (`freeze()`)");                          // by api.freezing
+  starts.is_checked("the algorithms of matrix products (`--gemm-algorithms`)");               // by jobs.gpu
+  starts.is_checked("the library that computes attention on a GPU (`--attention-backend`)");  // by jobs.gpus
 }
 
 void among_files(Starts& starts) {

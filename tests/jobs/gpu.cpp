@@ -6,7 +6,9 @@
 #include <boost/test/unit_test.hpp>
 
 #include "families.hpp"
+#include "files/checksum.hpp"
 #include "jobs/job.hpp"
+#include "support/files.hpp"
 #include "support/golden.hpp"
 #include "support/gpu.hpp"
 
@@ -125,8 +127,8 @@ BOOST_AUTO_TEST_CASE(its_checkpoint_has_the_same_loss_on_both_devices) {
 
 BOOST_AUTO_TEST_SUITE_END()
 
-// PyTorch's golden run, on one rank with NCCL, and on ranks that share the GPU. The double is slow, so only the
-// beginning runs there.
+// PyTorch's golden run, on one rank with NCCL, and on ranks that share the GPU: through the host, or by NCCL if
+// FSDP_NCCL_SHARED_GPU is set. The double is slow, so only the beginning runs there.
 BOOST_AUTO_TEST_CASE(golden_losses_by_processes) {
   const json golden = read_json(golden_folder(name) / "run.json");
   const int updates = wants_real_gpu() ? 20 : 6;
@@ -138,13 +140,15 @@ BOOST_AUTO_TEST_CASE(golden_losses_by_processes) {
                                              "--clip-norm",         golden["clip_norm"].dump(),
                                              "--weight-decay",      golden["weight_decay"].dump(),
                                              "--adam-betas",        "(0.9,0.95)"};
-  for (const auto& [np, comm] : {std::pair(1, "nccl"), std::pair(2, "mpi"), std::pair(4, "mpi")}) {
+  for (const int np : {1, 2, 4}) {
+    const bool by_nccl = np == 1 || shares_gpu();
+    if (shares_gpu() && np > ranks_of_nccl(4)) continue;
     const auto folder = fresh_folder();
     std::vector<std::string> words = schedule;
-    words.insert(words.end(), {"--device", "cuda", "--comm", comm});
+    words.insert(words.end(), {"--device", "cuda", "--comm", by_nccl ? "nccl" : "mpi"});
     const Outcome outcome = run(folder, job(np, updates, words));
     BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
-    BOOST_TEST(outcome.says(np == 1 ? "collectives of GPUs: NCCL" : "through host memory"), outcome.output);
+    BOOST_TEST(outcome.says(by_nccl ? "collectives of GPUs: NCCL" : "through host memory"), outcome.output);
     const std::vector<double> got = losses(folder);
     BOOST_TEST_REQUIRE(got.size() == static_cast<std::size_t>(updates));
     for (std::size_t u = 0; u < got.size(); ++u)
@@ -239,6 +243,22 @@ BOOST_AUTO_TEST_CASE(what_is_missing_is_said) {
   expect({"FSDP_CUDA_DOUBLE_MEMORY=34000000"}, "cuda", {"of GPU memory could not be allocated", "--checkpoint-activations"});
 }
 
+// The memory that is free on the GPU decides which blocks are recomputed.
+BOOST_AUTO_TEST_CASE(recomputed_blocks_are_chosen_by_the_memory_of_the_gpu) {
+  const auto start = [](const std::string& bytes) {
+    std::vector<std::string> command = {"env", "FSDP_CUDA_DOUBLE_MEMORY=" + bytes};
+    const std::vector<std::string> words = job(1, 2, {"--device", "cuda", "--bf16", "--recompute-num-layers", "auto"});
+    command.insert(command.end(), words.begin(), words.end());
+    return run(fresh_folder(), command);
+  };
+  const Outcome enough = start("4000000000"), little = start("1000000000");
+  BOOST_TEST(enough.code == 0, enough.output);
+  BOOST_TEST(enough.says("--recompute-num-layers auto: 0 of "), enough.output);
+  BOOST_TEST(little.code != 0);
+  BOOST_TEST(little.says("even if all blocks are recomputed, and "), little.output);
+  BOOST_TEST(little.says("are free; use more ranks, a smaller --batch-size or --tokens-per-sample"), little.output);
+}
+
 // With this variable the double's cuBLASLt has no algorithm for 16-bit matrices with misaligned rows, for which the real one
 // has only slow ones. The vocabulary has 211 tokens.
 BOOST_AUTO_TEST_CASE(logits_of_an_odd_vocabulary_are_aligned) {
@@ -264,6 +284,102 @@ BOOST_AUTO_TEST_CASE(heads_that_need_more_shared_memory_are_refused_at_the_start
     BOOST_TEST(outcome.times_said("heads of 184 numbers in fp32 need ") == (fits ? 0u : 1u), outcome.output);
     BOOST_TEST(outcome.says("train on the CPU, or in bf16") == false, outcome.output);  // 184 is more than tensor cores take
   }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+// The double has two algorithms for each product, which add in other orders. A variable makes one of them slow.
+BOOST_AUTO_TEST_SUITE(timed_algorithms)
+
+/// The job for `np` ranks with 12 micro-batches of one sequence, so that all numbers of ranks have the same products.
+std::vector<std::string> timed(int np, int last, const std::vector<std::string>& more, const std::string& variable = "A=0") {
+  std::vector<std::string> options = {"--device", "cuda", "--invariant", "--update-freq", std::to_string(12 / np)};
+  options.insert(options.end(), more.begin(), more.end());
+  std::vector<std::string> words = {"env", variable};
+  for (const std::string& word : job(np, last, options)) words.push_back(word);
+  *(std::find(words.begin(), words.end(), "--batch-size") + 1) = "1";
+  return words;
+}
+
+const std::vector<std::string> by_table = {"--gemm-algorithms", "../table"};
+const std::string first_is_slow = "FSDP_CUDA_DOUBLE_SLOW_ALGORITHM=0", second_is_slow = "FSDP_CUDA_DOUBLE_SLOW_ALGORITHM=1";
+const std::string same_bits = "will not have the same bits";
+
+Outcome run_in(const fs::path& folder, const std::string& name, const std::vector<std::string>& words) {
+  fs::create_directories(folder / name);
+  return run(folder / name, words);
+}
+
+BOOST_AUTO_TEST_CASE(a_table_gives_the_same_bits) {
+  const auto folder = fresh_folder();
+  const Outcome made = run_in(folder, "1", timed(1, 4, by_table, first_is_slow));
+  BOOST_TEST_REQUIRE(made.code == 0, made.output);
+  const std::string table = read_file(folder / "table");
+  BOOST_TEST(table.find("made on GPU made of threads") != std::string::npos, table);
+  const std::vector<double> expected = losses(folder / "1");
+  BOOST_TEST(expected.size() == 4u);
+  for (const int np : {2, 4}) {  // nothing is timed: the other algorithm would be faster now
+    const std::string name = std::to_string(np);
+    const Outcome more = run_in(folder, name, timed(np, 4, by_table, second_is_slow));
+    BOOST_TEST(more.code == 0, more.output);
+    BOOST_TEST(losses(folder / name) == expected, boost::test_tools::per_element());
+  }
+  BOOST_TEST(run_in(folder, "own", timed(1, 4, {})).code == 0);
+  BOOST_TEST((losses(folder / "own") != expected));
+  for (const int last : {2, 4}) {
+    const Outcome part = run_in(folder, "resumed", timed(1, last, by_table, second_is_slow));
+    BOOST_TEST(part.code == 0, part.output);
+    BOOST_TEST(!part.says(same_bits), part.output);
+  }
+  BOOST_TEST(losses(folder / "resumed") == expected, boost::test_tools::per_element());
+  BOOST_TEST(read_file(folder / "table") == table);
+  // A resume without the table, then one with another table.
+  const Outcome without = run_in(folder, "resumed", timed(1, 5, {}));
+  BOOST_TEST(without.says(same_bits), without.output);
+  BOOST_TEST(without.says("without a file of algorithms now"), without.output);
+  const Outcome with_another = run_in(folder, "1", timed(1, 5, {"--gemm-algorithms", "other"}, second_is_slow));
+  BOOST_TEST(with_another.says(same_bits), with_another.output);
+  // Another batch has other products, which are added.
+  std::vector<std::string> words = timed(1, 1, by_table);
+  *(std::find(words.begin(), words.end(), "--batch-size") + 1) = "2";
+  const Outcome larger = run_in(folder, "larger", words);
+  BOOST_TEST(larger.code == 0, larger.output);
+  BOOST_TEST(read_file(folder / "table").size() > table.size());
+}
+
+BOOST_AUTO_TEST_CASE(a_wrong_table_is_refused) {
+  const auto folder = fresh_folder();
+  BOOST_TEST_REQUIRE(run_in(folder, "1", timed(1, 1, by_table)).code == 0);
+  const std::string table = read_file(folder / "table");
+  const auto refused = [&](const std::string& text, const std::string& why, const std::string& variable = "A=0") {
+    std::ofstream(folder / "table") << text;
+    const Outcome outcome = run_in(folder, "refused", timed(2, 1, by_table, variable));
+    BOOST_TEST(outcome.code == 2, outcome.output);
+    BOOST_TEST(outcome.times_said(why) == 1u, outcome.output);
+    BOOST_TEST(read_file(folder / "table") == text);
+  };
+  refused(table, "it was made on GPU made of threads", "FSDP_CUDA_DOUBLE_NAME=Another GPU");
+  refused(table.substr(0, table.size() / 2), "its checksum is wrong");
+  refused("", "it does not begin like a file of GEMM algorithms");
+  std::string edited = table;
+  edited[edited.find("aligned 16: ") + 12] ^= 1;
+  refused(edited, "its checksum is wrong");
+  const auto begin = edited.rfind("checksum ");
+  edited = edited.substr(0, begin) + "checksum " + fsdp::checksum_text(fsdp::checksum(edited.data(), begin)) + "\n";
+  refused(edited, "cannot use the algorithm for a product");
+  const Outcome unwritable = run_in(folder, "refused", timed(1, 1, {"--gemm-algorithms", "missing/table"}));
+  BOOST_TEST(unwritable.code != 0);
+  BOOST_TEST(unwritable.says("missing"), unwritable.output);
+  for (const bool dry : {false, true}) {
+    std::vector<std::string> options = {"--gemm-algorithms", "table", "--device", "cpu"};
+    if (dry) options.push_back("--dry-run");
+    const Outcome on_cpu = run_in(folder, "refused", job(2, 1, options));
+    BOOST_TEST(on_cpu.code == 2, on_cpu.output);
+    BOOST_TEST(on_cpu.times_said("--gemm-algorithms needs a GPU") == 1u, on_cpu.output);
+  }
+  // A dry run times nothing.
+  BOOST_TEST(run_in(folder, "dry", timed(1, 1, {"--gemm-algorithms", "table", "--dry-run"})).code == 0);
+  BOOST_TEST(!fs::exists(folder / "dry/table"));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -138,6 +138,58 @@ BOOST_AUTO_TEST_CASE(memory_is_as_planned) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(recomputed_blocks_are_chosen_by_the_memory) {
+  const auto folder = fresh_folder();
+  int number = 0;
+  const std::string sizes =
+      "--arch gpt2 --decoder-layers 6 --decoder-embed-dim 96 --decoder-attention-heads 6 --vocab-size 2000 --threads 1 "
+      "--tokens-per-sample 256 --batch-size 4 --no-save --invariant ";  // pieces of logits have one size
+  const auto start = [&](const std::string& options) {
+    std::vector<std::string> words = split(sizes + "--max-update 3 --log-interval 1 --log-file metrics.jsonl --save-dir saves" +
+                                           std::to_string(++number) + " " + options);
+    words.push_back((golden_folder("llama-gqa") / "train.bin").string());
+    fs::remove(folder / "metrics.jsonl");
+    return run(folder, mpirun(2, "fsdp-train", words));
+  };
+  const auto trained = [&](const std::string& options) {
+    const Outcome outcome = start(options);
+    BOOST_TEST_REQUIRE(outcome.code == 0, outcome.output);
+    return std::pair(curve(metrics(folder / "metrics.jsonl", "train")),
+                     metrics(folder / "metrics.jsonl", "start").back()["plan_peak_bytes"].get<std::size_t>());
+  };
+  const auto [losses, kept] = trained("");
+  BOOST_TEST(losses.size() == 3u);
+  for (const char* blocks : {"1", "4", "6"}) {
+    const auto [same, bytes] = trained(std::string("--recompute-num-layers ") + blocks);
+    BOOST_TEST((same == losses), blocks);
+    BOOST_TEST(bytes < kept, blocks);
+  }
+  // All is free: nothing is recomputed. With a limit between what is needed with and without recomputation, some blocks are.
+  const Outcome all = start("--recompute-num-layers auto");
+  BOOST_TEST(all.code == 0, all.output);
+  BOOST_TEST(all.says("--recompute-num-layers auto: 0 of 6 blocks are recomputed, with which a rank needs "), all.output);
+  const Outcome planned =
+      run(folder, split(FSDP_BIN "/fsdp-plan " + sizes + "--ranks-per-node 2 --recompute-num-layers 4 --json"));
+  BOOST_TEST_REQUIRE(planned.code == 0, planned.output);
+  std::size_t limit = 0;
+  const json table = json::parse(planned.output);
+  for (const json& row : table["strategies"])
+    if (row["chosen"]) limit = row["recomputing"]["memory"]["total"];
+  const Outcome some = start("--recompute-num-layers auto --memory-limit " + std::to_string(limit));
+  BOOST_TEST(some.code == 0, some.output);
+  BOOST_TEST(some.says("--recompute-num-layers auto: 4 of 6 blocks are recomputed, with which a rank needs "), some.output);
+  BOOST_TEST((curve(metrics(folder / "metrics.jsonl", "train")) == losses));
+  for (const char* options : {"--memory-limit 1MiB", "--memory-limit 1MiB --recompute-num-layers auto"}) {
+    const Outcome nothing = start(options);
+    BOOST_TEST(nothing.code != 0);
+    BOOST_TEST(nothing.says("and 1.00 MiB are allowed (--memory-limit); use more ranks, a smaller --batch-size or --"),
+               nothing.output);
+  }
+  const Outcome too_many = start("--recompute-num-layers 7");
+  BOOST_TEST(too_many.code != 0);
+  BOOST_TEST(too_many.says("7 blocks cannot be recomputed (the model has 6); lower --recompute-num-layers"), too_many.output);
+}
+
 BOOST_AUTO_TEST_CASE(a_model_larger_than_a_rank_may_hold_is_trained_and_saved) {
   // 31 M parameters with gradients and moments take 473 MiB. The operating system limits each rank to 322 MiB of data.
   // The plan of four sharded ranks needs 242 MiB.

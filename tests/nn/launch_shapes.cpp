@@ -16,7 +16,8 @@ Launches launches_of(TransformerConfig config, std::initializer_list<BatchShape>
   config.vocab_size = 1000, config.layers = 1, config.max_positions = 4096;
   Launches launches;
   for (const BatchShape shape : batches) {
-    ModelRun run(config, shape.T, std::make_shared<RecordingStream>(launches), cuda_traits());
+    const LaunchRecorder recorder(launches);
+    ModelRun run(config, shape.T, std::make_shared<RecordingStream>(recorder), cuda_traits());
     const std::vector<std::int32_t> tokens(shape.rows(), 5);
     for (const float rate : {0.0f, 0.1f}) {
       run.dropout.residual = rate;

@@ -287,6 +287,7 @@ BOOST_AUTO_TEST_CASE(options_that_change_results_are_compared_when_a_run_resumes
                                   "lr-scheduler",
                                   "mask",
                                   "master-dtype",
+                                  "memory-limit",
                                   "min-loss-scale",
                                   "momentum",
                                   "neftune-alpha",
@@ -493,5 +494,27 @@ BOOST_AUTO_TEST_CASE(options_that_would_change_nothing) {
   CHECK_CONTAINS(error({"--wrap-units", "h.*"}), "--wrap-units changes nothing");
   CHECK_CONTAINS(error({"--wrap-policy", "custom"}), "has no units");
   CHECK_CONTAINS(error({"--checkpoint-every", "2"}), "--checkpoint-every changes nothing");
+  CHECK_CONTAINS(error({"--recompute-num-layers", "2", "--checkpoint-every", "2"}), "--checkpoint-every changes nothing");
+  CHECK_CONTAINS(error({"--recompute-num-layers", "2", "--checkpoint-policy", "selective"}),
+                 "--checkpoint-policy changes nothing");
   BOOST_TEST(options({"--wrap-policy", "size", "--min-num-params", "2M"}).sharding.wrap.min_num_params == 2000000u);
+}
+
+BOOST_AUTO_TEST_CASE(the_number_of_recomputed_blocks) {
+  BOOST_TEST(options({}).sharding.plan.recomputed_blocks == 0u);
+  BOOST_TEST(options({"--recompute-num-layers", "5"}).sharding.plan.recomputed_blocks == 5u);
+  const TrainOptions automatic = options({"--recompute_num_layers=auto", "--memory-limit", "3GB"});
+  BOOST_TEST(automatic.recompute_num_layers == "auto");
+  BOOST_TEST(automatic.sharding.plan.recomputed_blocks == 0u);
+  BOOST_TEST(automatic.memory_limit == 3000000000u);
+  BOOST_TEST(to_json(automatic)["recompute-num-layers"] == "auto");
+  BOOST_TEST(to_json(options({"--recompute-num-layers", "5"}))["recompute-num-layers"] == 5);
+  for (const char* wrong : {"-1", "x", "2x", "1.5", "99999999999999999999999"})
+    CHECK_CONTAINS(error({format("--recompute-num-layers={}", wrong).c_str()}),
+                   format("--recompute-num-layers '{}' is neither a number of blocks nor auto", wrong));
+  CHECK_CONTAINS(error({"--recompute-num-layers", "2", "--checkpoint-activations"}),
+                 "--recompute-num-layers contradicts --checkpoint-activations");
+  CHECK_CONTAINS(error({"--recompute-num-layers", "auto", "--gradient-checkpointing"}), "leave out one of them");
+  CHECK_CONTAINS(error({"--recompute-method", "block"}), "give --recompute-num-layers N for block");
+  CHECK_CONTAINS(error({"--recompute-method", "uniform"}), "--checkpoint-activations --checkpoint-every N for uniform");
 }

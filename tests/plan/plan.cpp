@@ -1,4 +1,5 @@
 // The plan as data: its operations, their order, and the buffers that determine the memory of a run.
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <numeric>
@@ -42,6 +43,7 @@ Built build(const char* strategy, std::size_t layers, int ranks, PlanOptions opt
   const auto model = std::make_shared<const Transformer>(tiny(layers));
   Layout layout(model->parameters(), wrap_parameters(model->parameters(), wrap, patterns), mesh_shape(row, ranks, 2).shard,
                 types);
+  options.reduces = ranks > 1;
   Plan plan = build_plan(layout, row, model->sizes({2, 8}, types.parameter), options);
   check_plan(plan, layout, row, model->sizes({2, 8}, types.parameter), options.micro_batches);
   return {model, std::move(layout), std::move(plan)};
@@ -177,6 +179,47 @@ BOOST_AUTO_TEST_CASE(recomputation_and_sharding_save_memory) {
   BOOST_TEST(peak("full", 4, true) < peak("full", 4, false));
   BOOST_TEST(peak("full", 4, false) < peak("full", 2, false));
   BOOST_TEST(peak("none", 4, false) == peak("none", 1, false));
+}
+
+// The first N blocks are recomputed, in one buffer for saved activations; each kept block but the first has its own. All but
+// the last block are those of checkpoint_activations.
+BOOST_AUTO_TEST_CASE(the_first_blocks_are_recomputed) {
+  const auto recomputed = [](const Plan& plan) {
+    std::vector<int> blocks;
+    for (const Operation& op : plan.update)
+      if (op.kind == &kinds::recompute) blocks.push_back(op.block);
+    return blocks;
+  };
+  const auto saved = [](const Plan& plan) {
+    return std::count_if(plan.buffers.begin(), plan.buffers.end(),
+                         [](const PlanBuffer& buffer) { return buffer.name.starts_with("saved"); });
+  };
+  std::size_t before = build("full", 6, 4, {}).plan.peak_bytes;
+  for (const std::size_t n : {1u, 2u, 4u, 5u, 6u}) {
+    const Plan plan = build("full", 6, 4, {.recomputed_blocks = n}).plan;
+    std::vector<int> wanted;  // backward begins with the last block, which is never recomputed
+    for (int b = static_cast<int>(std::min<std::size_t>(n, 5)) - 1; b >= 0; --b) wanted.push_back(b);
+    BOOST_TEST(recomputed(plan) == wanted, boost::test_tools::per_element());
+    BOOST_TEST(saved(plan) == 6 - static_cast<int>(std::min<std::size_t>(n, 5)));
+    BOOST_TEST((n == 6 ? plan.peak_bytes == before : plan.peak_bytes < before));
+    before = plan.peak_bytes;
+  }
+  BOOST_TEST(before == build("full", 6, 4, {.checkpoint_activations = true}).plan.peak_bytes);
+}
+
+// One rank has no reductions. Its fp32 gradients have slots only if they are rounded: one slot if recomputation hides that.
+BOOST_AUTO_TEST_CASE(one_rank_has_no_slots_for_reductions) {
+  const auto slots = [](const char* strategy, int ranks, const UnitTypes& types, std::size_t recomputed = 3) {
+    const Plan plan = build(strategy, 4, ranks, {.recomputed_blocks = recomputed}, {}, {}, adamw_optimizer(), types).plan;
+    return std::count_if(plan.buffers.begin(), plan.buffers.end(),
+                         [](const PlanBuffer& buffer) { return buffer.name == "Q0" || buffer.name == "Q1"; });
+  };
+  for (const char* strategy : {"full", "grad-op", "optim", "none"}) {
+    BOOST_TEST(slots(strategy, 1, {}) == 0, strategy);
+    BOOST_TEST(slots(strategy, 1, kept_in_bf16) == 1, strategy);
+    BOOST_TEST(slots(strategy, 1, kept_in_bf16, 2) == 2, strategy);
+    BOOST_TEST(slots(strategy, 2, kept_in_bf16) == 2, strategy);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(evaluation_alone_has_no_gradients) {
@@ -750,6 +793,7 @@ BOOST_AUTO_TEST_CASE(every_choice_gives_a_sound_plan) {
                                            .checkpoint_policy = prefetch == BackwardPrefetch::none ? CheckpointPolicy::selective
                                                                                                    : CheckpointPolicy::block,
                                            .checkpoint_every = slots,
+                                           .recomputed_blocks = recompute ? 0 : plans % (layers + 1),
                                            .parameter_slots = slots,
                                            .gradient_slots = slots,
                                            .backward_prefetch = prefetch,

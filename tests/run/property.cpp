@@ -36,6 +36,34 @@ BOOST_AUTO_TEST_CASE(any_plan_trains_like_one_rank) {
       run, passed_over);
 }
 
+// Which blocks are recomputed changes no bit. More recomputed blocks never need more memory.
+BOOST_AUTO_TEST_CASE(any_number_of_recomputed_blocks_trains_to_the_same_bits) {
+  std::size_t compared = 0, smaller = 0;
+  each_random_job(60, 11, [&](const Job& any, std::uint64_t number) {
+    Job job = any;
+    job.updates = 1;
+    job.sharding.plan.checkpoint_activations = false;
+    const Outcome kept = train(job);
+    const auto peak = [&] {
+      const MeshShape mesh = mesh_shape(find_placement(job.sharding.strategy), job.ranks, job.sharding.shard_group_size);
+      return plan_sharding(Transformer(job.config), job.sharding, mesh).plan.peak_bytes;
+    };
+    std::size_t before = peak();
+    for (std::size_t n = 1; n <= job.config.layers; ++n) {
+      job.sharding.plan.recomputed_blocks = n;
+      BOOST_TEST(same_bits(train(job, number % 2 == 0 ? Threads::one : Threads::each_stream), kept),
+                 n << " blocks recomputed: " << job.description);
+      const std::size_t now = peak();
+      BOOST_TEST(now <= before, n << " blocks recomputed need more memory: " << job.description);
+      smaller += now < before;
+      before = now;
+      ++compared;
+    }
+  });
+  BOOST_TEST(smaller > 0u);
+  std::printf("%zu updates with recomputed blocks have the bits of those without, %zu need less memory\n", compared, smaller);
+}
+
 // Adapters are trained, and the base model is not: in 16 bits it has no fp32 copy. train() compares the memory with the plan.
 BOOST_AUTO_TEST_CASE(adapters_train_like_one_rank_with_any_plan) {
   each_random_job(120, 7, [](const Job& any, std::uint64_t number) {

@@ -1,6 +1,7 @@
 // For tests that run on the double of CUDA (cuda_double/), and also on a real GPU if there is one.
 #pragma once
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -24,6 +25,17 @@ inline int gpus_or_skip(int needed) {
     std::_Exit(77);
   }
   return count;
+}
+
+/// Returns true if FSDP_NCCL_SHARED_GPU is set: then ranks of NCCL share the first GPU.
+inline bool shares_gpu() { return std::getenv("FSDP_NCCL_SHARED_GPU") != nullptr; }
+
+/// Returns the largest number of ranks that a test of NCCL may use: FSDP_TEST_RANKS on a shared GPU, otherwise `most` or the
+/// number of real GPUs. If these are fewer than 2, the test ends here as skipped.
+inline int ranks_of_nccl(int most) {
+  const char* const ranks = std::getenv("FSDP_TEST_RANKS");
+  if (shares_gpu()) return ranks ? std::atoi(ranks) : 2;
+  return wants_real_gpu() ? std::min(most, gpus_or_skip(2)) : most;
 }
 
 }  // namespace fsdp::test

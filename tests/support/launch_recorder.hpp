@@ -12,8 +12,8 @@
 
 #include "device/device.hpp"
 #include "kernels/cuda/attention_blocks.hpp"
-#include "kernels/device_kernels.hpp"
 #include "kernels/rows/bodies.hpp"
+#include "kernels/silent.hpp"
 
 namespace fsdp::test {
 
@@ -38,7 +38,7 @@ struct Blocks {
 /// The key is the kernel's name.
 using Launches = std::map<std::string, Blocks>;
 
-class LaunchRecorder final : public kernels::DeviceKernels {
+class LaunchRecorder final : public kernels::SilentKernels {
  public:
   explicit LaunchRecorder(Launches& launches) : launches_(&launches) {}
   void rows(Stream&, const std::type_info& type, const void* body, std::size_t rows) const override {
@@ -49,8 +49,6 @@ class LaunchRecorder final : public kernels::DeviceKernels {
     // Without this result the host would conclude at the end of the update that it was skipped.
     if (type == typeid(kernels::FinishNorm)) (*static_cast<const kernels::FinishNorm*>(body))(kernels::CpuLanes<2>{}, 0);
   }
-  void gemm(Stream&, const kernels::Product&) const override {}
-  void check_head_size(DType, std::size_t, bool) const override {}
   void attention_forward(Stream&, const kernels::AttentionForwardCall& call) const override {
     (*launches_)["attention"].add(kernels::attention_blocks(call.type, call.shape).forward);
   }
@@ -59,7 +57,6 @@ class LaunchRecorder final : public kernels::DeviceKernels {
     (*launches_)["gradients of keys and values"].add(blocks.keys);
     (*launches_)["gradients of queries"].add(blocks.queries);
   }
-  std::string gemm_description() const override { return "none"; }
 
  private:
   /// The number of threads of a block that runs `body`, or 0 if it does not depend on a width.
@@ -90,34 +87,24 @@ class LaunchRecorder final : public kernels::DeviceKernels {
   Launches* launches_;
 };
 
-class RecordingStream final : public Stream {
+class RecordingStream final : public kernels::SilentStream {
  public:
-  explicit RecordingStream(Launches& launches) : kernels_(launches) {}
-  DeviceKind kind() const override { return DeviceKind::cuda; }
-  const kernels::DeviceKernels* kernels() const override { return &kernels_; }
-  void submit(Work work) override { work.run(work.context, work.index); }
-  Event record() override { return {this, 0}; }
-  void wait(Event) override {}
-  void synchronize() override {}
-  void cancel() noexcept override {}
-  bool is_asynchronous() const override { return false; }
-
- private:
-  LaunchRecorder kernels_;
+  using SilentStream::SilentStream;
+  void copy(void* to, const void* from, std::size_t bytes) override { Stream::copy(to, from, bytes); }
 };
 
 class RecordingDevice final : public Device {
  public:
-  explicit RecordingDevice(Launches& launches) : launches_(&launches) {}
+  explicit RecordingDevice(Launches& launches) : kernels_(launches) {}
   DeviceKind kind() const override { return DeviceKind::cuda; }
   std::string description() const override { return "a GPU that computes nothing"; }
   Buffer allocate(std::size_t bytes) override {
     return {static_cast<std::byte*>(std::calloc(bytes, 1)), bytes, [](std::byte* data, std::size_t) { std::free(data); }};
   }
-  std::shared_ptr<Stream> make_stream(StreamUse) override { return std::make_shared<RecordingStream>(*launches_); }
+  std::shared_ptr<Stream> make_stream(StreamUse) override { return std::make_shared<RecordingStream>(kernels_); }
 
  private:
-  Launches* launches_;
+  LaunchRecorder kernels_;
 };
 
 }  // namespace fsdp::test

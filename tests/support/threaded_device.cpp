@@ -52,7 +52,7 @@ std::shared_ptr<Stream> ThreadedDevice::make_stream(StreamUse) {
 std::unique_ptr<Device> make_device(Threads threads, std::uint64_t seed) {
   if (threads == Threads::each_stream) return std::make_unique<ThreadedDevice>(seed);
   if (threads == Threads::of_gpu || threads == Threads::of_own_gpu) {
-    const int index = threads == Threads::of_gpu ? 0 : static_cast<int>(seed);
+    const int index = threads == Threads::of_gpu || shares_gpu() ? 0 : static_cast<int>(seed);
     if (gpus_or_skip(index + 1) <= index) throw std::runtime_error("no GPU");
     std::string why;
     return find_cuda_library(&why)->make_device(index);

@@ -7,6 +7,7 @@ source "$(dirname "$(realpath "$0")")/support.sh"
 
 # configure EXPECTED FOLDER ARGUMENTS...: EXPECTED is 0 or 1; the output has each message in one line. Nothing in PATH or the environment leads
 # to CUDA.
+nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null || true)
 export PATH=/usr/bin:/bin
 unset CUDACXX CUDAARCHS CUDA_PATH CUDAToolkit_ROOT
 configure() {
@@ -38,6 +39,7 @@ configure 0 one -DFSDP_WITH_TESTS=off "${mpi[@]}"
 if ((${#mpi[@]} > 0)); then says "jobs start with /usr/bin/mpiexec.mpich), "; fi
 says "without CUDA (FSDP_WITH_CUDA=AUTO: no nvcc was found that works (tools/install --cuda says how to get it"
 says "without NCCL (FSDP_WITH_NCCL=AUTO: only GPUs use it, and this build is without CUDA)"
+says "without cuDNN (FSDP_WITH_CUDNN=AUTO: only GPUs use it, and this build is without CUDA)"
 says "without the tests (FSDP_WITH_TESTS=OFF)"
 configure 1 one -DFSDP_WITH_CUDA=1
 says "FSDP_WITH_CUDA=ON, but no nvcc was found that works (tools/install --cuda says how to get it"
@@ -45,5 +47,14 @@ configure 1 one -DFSDP_WITH_CUDA=OFF -DFSDP_WITH_NCCL=ON
 says "FSDP_WITH_NCCL=ON, but only GPUs use it, and this build is without CUDA; -DFSDP_WITH_NCCL=OFF builds without NCCL"
 configure 1 one -DFSDP_WITH_NCCL=AUTO -DFSDP_WITH_TESTS=ON -DCMAKE_DISABLE_FIND_PACKAGE_Boost=ON
 says "FSDP_WITH_TESTS=ON, but Boost.Test 1.74 or newer was not found"
+
+# An old frontend of cuDNN.
+if [[ -n $nvcc ]]; then
+  mkdir "$work/frontend"
+  printf '#define CUDNN_FRONTEND_%s_VERSION %s\n' MAJOR 1 MINOR 11 PATCH 0 >"$work/frontend/cudnn_frontend_version.h"
+  configure 1 cudnn -DCMAKE_CUDA_COMPILER="$nvcc" -DCMAKE_CUDA_ARCHITECTURES=90 -DFSDP_WITH_NCCL=OFF -DFSDP_WITH_CUDNN=ON \
+    -DCUDNN_FRONTEND_INCLUDE_DIR="$work/frontend" -DCUDNN_INCLUDE_DIR="$work" -DCUDNN_LIBRARY="$work/libcudnn.so"
+  says "FSDP_WITH_CUDNN=ON, but its frontend in $work/frontend is 1.11.0, and 1.12 or newer is needed; -DFSDP_WITH_CUDNN=OFF builds without cuDNN"
+fi
 
 exit $((failures > 0))

@@ -42,6 +42,40 @@ if [[ -z $double ]]; then
   run 1 --build "$build"
   nvidia_smi 'exit 9'
 
+  # The tables of docs/gpu.md are those of the script, and its section says of every item whether a GPU has shown it.
+  docs=$(sed -n '/^## What was checked/,$p' "$repository/docs/gpu.md") first=$(sed -n '/^### The first machine/,/^### /p' "$repository/docs/gpu.md")
+  # shellcheck disable=SC2016
+  table() { sed -nE "s/^\\| ([^|]*[^|:-]) \\| (.*[^:-]) \\|\$/\1|\2/p" <<<"$1" | grep '^`' | sed -E 's/^`([^`]*)`/\1/'; }
+  items_of() { eval "$(sed -n "/^$1_items() {/,/^}/p" "$gpu_check")" && "$1_items"; }
+  diff <(table "$first") <(items_of first) || fail "docs/gpu.md has another table for --first (it is above, with <)"
+  diff <(table "$(sed -n '/^### What a GPU must show/,/^### /p' <<<"$docs")") <(items_of pending) || fail "docs/gpu.md has another table for --pending"
+  shown=$(sed -nE 's/^\| ([0-9-]{10}) \| ([^|]*) \| (.*) \|$/\1|\2|\3/p' <<<"$docs" | tr -d '`,')
+  diff <(echo "$shown") <(items_of shown) || fail "docs/gpu.md has another table of what a GPU has shown"
+  "$gpu_check" --list | sort >"$work/items"
+  # shellcheck disable=SC2016
+  {
+    items_of pending | cut -d '|' -f 1
+    cut -d '|' -f 3 <<<"$shown" | tr ' ' '\n'
+    sed -n '/^Not run/,/^$/p' <<<"$docs" | grep -oE '`[^`]*`' | tr -d '`'
+  } >"$work/named"
+  while read -r name; do
+    # shellcheck disable=SC2053 # names in docs/gpu.md are patterns
+    of_name=$(while read -r item; do [[ $item != $name ]] || echo "$item"; done <"$work/items")
+    [[ -n $of_name ]] || fail "$name is no item"
+    echo "$of_name"
+  done <"$work/named" | sort | uniq -c >"$work/counted"
+  diff "$work/items" <(awk '$1 == 1 { print $2 }' "$work/counted") || fail "docs/gpu.md does not name each item once"
+  items_of first | cut -d '|' -f 1 | grep -vxFf "$work/items" && fail "--first has what is no item"
+  diff <("$gpu_check" --list --pending) <(items_of pending | cut -d '|' -f 1) || fail "--pending has another order"
+  # Every option of the list is one of our programs, or of the other programs that items start.
+  others='run_test tool target-processes error-exitcode trace stats force-overwrite output standalone nproc-per-node recompute updates'
+  while read -r option; do
+    awk -F ' [|] ' 'NF >= 3' "$repository/docs/options.md" | grep -E -- "\`${option}[ \`=]" >/dev/null || grep -qxF -- "${option#--}" <(tr ' ' '\n' <<<"$others") || fail "$option is no option"
+  done < <(sed -n '/^# --- The list/,/^noting=false$/p' "$gpu_check" | grep -v '^ *#' | grep -oE -- '--[a-z][a-z0-9_-]+' | sort -u)
+  run 77 --build "$build" --pending
+  on_page '^  step.1.3B.cudnn +not run +good: 50 % or more$'
+  on_page 'by fsdp-plan, for h200, from datasheets'
+
   run 2 --only
   run 2 --only '['
   run 2 --only '^no_such_item$'
@@ -90,6 +124,19 @@ SLURM_JOB_NUM_NODES=2 FSDP_CUDA_DOUBLE_DEVICES=1 run 0 --build "$build" --only '
 says '^nodes.smoke +passed'
 [[ $(in_items 'select(.item == "nodes.smoke") | .figures.ranks') == 2 ]] || fail "not 2 ranks"
 [[ $(SLURM_PROCID=1 "$gpu_check" --report "$work/none" && ls "$work") != *none* ]] || fail "a second task does not end at once"
+
+# NCCL with two ranks on one GPU, in the order of --pending, whose page says what good looks like.
+export FSDP_CUDA_DOUBLE_DEVICES=1
+on_one='^(nccl.shared.(golden|memory_2)|nccl.nodes.same_bits|smoke.step|same_bits.tiny)$'
+FSDP_CUDA_DOUBLE_NCCL_VERSION=23007 run 0 --build "$build" --pending --only "$on_one"
+for item in golden memory_2; do says "^nccl.shared.$item +passed"; done
+says '^nccl.nodes.same_bits +passed'
+[[ $(grep -oE '^[^ ]+ +passed' "$work/output" | head -n 3 | xargs) == "smoke.step passed same_bits.tiny passed nccl.shared.golden passed" ]] || fail "another order"
+on_page '^  smoke.step +passed +[0-9.]+ ms, [0-9]+ tokens/s +good: passes$'
+on_page '^  nccl.shared.memory_2 +[0-9]{4} +1100 +[0-9]+$' # of both ranks
+run 0 --build "$build" --pending --only '^(nccl.shared.abort|smoke.step)$'
+says '^nccl.shared.abort +not run +needs NCCL 2.30 or newer, and there is 2.28.9$'
+export FSDP_CUDA_DOUBLE_DEVICES=2
 
 # More memory than planned; what does not fit is not run; what fails, fails, and does not stop the rest.
 nvidia_smi '[[ $* != *clocks.sm,power* ]] || echo "0, 1980, 120.50, 90000, 97, 0x0000000000000000"'

@@ -11,7 +11,7 @@ mkdir -p "$work/build"/{bin,lib,tests}
 cp "$build"/bin/fsdp-{train,bench,plan,doctor,consolidate} "$work/build/bin/"
 cp -a "$build"/lib/libfsdp.so* "$work/build/lib/"
 cp "$double" "$work/build/lib/libfsdp_cuda.so"
-cp "$build"/tests/test_jobs_gpu "$work/build/tests/"
+cp "$build"/tests/test_{jobs_gpu,comm_nccl} "$work/build/tests/"
 LD_LIBRARY_PATH=$build/lib "$repository/tools/gpu-check" --build "$work/build" --pack "$work/pack" >"$work/output"
 rm -rf "$work/build"
 for file in tests/golden/runs gpu-check gpu-check-torch.py; do [[ -e $work/pack/$file ]] || fail "$file was not packed"; done
@@ -37,4 +37,7 @@ in_root "FSDP_CUDA_DOUBLE_DEVICES=2 FSDP_CUDA_LIBRARY=/pack/lib/libfsdp_cuda.so 
 for item in smoke.step out_of_memory nccl.info same_bits.tiny trace.tiny; do
   grep -qE "^$item +passed" "$work/output" || fail "$item did not pass"
 done
+in_root "FSDP_CUDA_DOUBLE_NCCL_VERSION=23007 FSDP_CUDA_LIBRARY=/pack/lib/libfsdp_cuda.so /pack/gpu-check --report /pack/report --pending \
+  --only '^(smoke.step|nccl.shared.abort)$'" >"$work/output" 2>&1 || fail "--pending: status $?"
+grep -qE '^  nccl.shared.abort +passed +good: ' "$work/pack/report/report.txt" || fail "--pending has no NCCL on one GPU"
 exit $((failures > 0))

@@ -7,7 +7,7 @@ if(NOT CPACK_GENERATOR STREQUAL "DEB")  # a self-contained folder
     file(REMOVE_RECURSE ${root}/${CPACK_FSDP_LIBDIR})
   endif()
   if(CPACK_FSDP_WITHOUT_CUDA)
-    file(REMOVE ${root}/lib/libfsdp_cuda.so)
+    file(REMOVE ${root}/lib/libfsdp_cuda.so ${root}/lib/libfsdp_cudnn.so)
   endif()
   set(ENV{LD_LIBRARY_PATH} ${root}/lib:$ENV{LD_LIBRARY_PATH})
   execute_process(COMMAND ${CPACK_FSDP_PACKAGING}/bundle ${root} COMMAND_ERROR_IS_FATAL ANY)

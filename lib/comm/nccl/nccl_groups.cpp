@@ -80,6 +80,16 @@ void require_group_aborts() {
                version()));
 }
 
+/// Tests set FSDP_NCCL_SHARED_GPU to run several ranks on a GPU. Before 2.30, NCCL does so only if it takes the ranks for ranks
+/// of different nodes. Newer versions refuse the ranks, with a message, if NCCL_MULTI_RANK_GPU_ENABLE is missing.
+void require_shared_gpus() {
+  if (std::getenv("FSDP_NCCL_SHARED_GPU") && !std::getenv("NCCL_HOSTID") && version_code() < 23000)
+    throw UserError(format(
+        "NCCL {} is too old to run several ranks on one GPU, which FSDP_NCCL_SHARED_GPU asks for (2.30 or newer is needed, "
+        "with NCCL_MULTI_RANK_GPU_ENABLE=1); load a newer one, or set NCCL_HOSTID to another name for each rank",
+        version()));
+}
+
 // --- Memory ---
 
 /// The communicators with which a block of ncclMemAlloc() memory is registered, and NCCL's handle of each registration.
@@ -129,6 +139,7 @@ class Groups final : public DeviceGroups {
     ncclUniqueId id{};
     agree(world, [&] {
       require_group_aborts();
+      require_shared_gpus();
       if (rank_ == 0) check_nccl(ncclGetUniqueId(&id), "ncclGetUniqueId");
     });
     world.broadcast(&id, sizeof id, 0);

@@ -155,9 +155,13 @@ class CudaDevice final : public Device {
   }
 
   void require_free(std::size_t bytes) const override {
+    if (free_bytes() < bytes) throw too_little_memory(bytes);
+  }
+
+  std::size_t free_bytes() const override {
     std::size_t free = 0, total = 0;
     check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-    if (free < bytes) throw too_little_memory(bytes);
+    return free;
   }
 
   Buffer allocate_staging(std::size_t bytes) override {

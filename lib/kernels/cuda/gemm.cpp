@@ -49,14 +49,6 @@ Layout layout_of(DType type, std::size_t rows, std::size_t columns, std::size_t 
   return Layout(layout);
 }
 
-unsigned alignment_of(const void* pointer) {
-  // cuBLASLt chooses a kernel by this alignment. No kernel loads more than 16 bytes at once, so a larger alignment is not
-  // reported: the choice must not depend on where a strategy places an operand.
-  constexpr unsigned most = 16;
-  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
-  return address == 0 ? most : std::min(most, 1u << std::min(4, std::countr_zero(address)));
-}
-
 }  // namespace
 
 struct CudaProducts::Prepared {
@@ -73,10 +65,13 @@ std::string CudaProducts::description() const {
   return format("cuBLASLt {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
+CudaProducts::Shape CudaProducts::shape_of(const Product& p) {
+  return {p.type, p.out_type, p.trans_a, p.trans_b, p.m, p.n, p.k, p.lda, p.ldb, p.ldo, p.write, p.alignment()};
+}
+
 /// Row-major out = op(a) op(b) is column-major out^T = op(b)^T op(a)^T, so `b` is the left operand of cuBLASLt and `a` the
 /// right one.
-const CudaProducts::Prepared& CudaProducts::prepare(const Shape& s, std::size_t workspace_bytes) {
-  if (const auto found = prepared_.find(s); found != prepared_.end()) return found->second;
+CudaProducts::Prepared CudaProducts::describe(const Shape& s) {
   Prepared made{};
   cublasLtMatmulDesc_t description = nullptr;
   check(cublasLtMatmulDescCreate(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F), "creating a product's description");
@@ -90,7 +85,11 @@ const CudaProducts::Prepared& CudaProducts::prepare(const Shape& s, std::size_t 
   made.a = s.trans_a == Trans::no ? layout_of(s.type, s.m, s.k, s.lda) : layout_of(s.type, s.k, s.m, s.lda);
   made.b = s.trans_b == Trans::no ? layout_of(s.type, s.k, s.n, s.ldb) : layout_of(s.type, s.n, s.k, s.ldb);
   made.out = layout_of(s.out_type, s.m, s.n, s.ldo);
+  return made;
+}
 
+std::vector<GemmAlgorithm> CudaProducts::suggested(const Shape& s, const Prepared& described, std::size_t workspace_bytes,
+                                                   int most) {
   cublasLtMatmulPreference_t preference = nullptr;
   check(cublasLtMatmulPreferenceCreate(&preference), "creating a preference");
   const Preference owner(preference);
@@ -104,22 +103,52 @@ const CudaProducts::Prepared& CudaProducts::prepare(const Shape& s, std::size_t 
   for (const auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                                CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
     prefer(attribute, std::uint32_t{s.alignment});
-  cublasLtMatmulHeuristicResult_t found{};
+  std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(most));
   int count = 0;
-  check(cublasLtMatmulAlgoGetHeuristic(handle_, description, made.b.get(), made.a.get(), made.out.get(), made.out.get(),
-                                       preference, 1, &found, &count),
+  check(cublasLtMatmulAlgoGetHeuristic(handle_, described.description.get(), described.b.get(), described.a.get(),
+                                       described.out.get(), described.out.get(), preference, most, found.data(), &count),
         "choosing an algorithm");
-  if (count == 0)
+  std::vector<GemmAlgorithm> algorithms;
+  for (int i = 0; i < count; ++i)
+    if (const auto& one = found[static_cast<std::size_t>(i)]; one.state == CUBLAS_STATUS_SUCCESS)
+      algorithms.push_back(std::bit_cast<GemmAlgorithm>(one.algo));
+  if (algorithms.empty())
     throw CallError("cublasLtMatmulAlgoGetHeuristic",
                     format("no algorithm for a product with m x k x n = {} x {} x {}", s.m, s.k, s.n));
-  made.algorithm = found.algo;
-  return prepared_.emplace(s, std::move(made)).first->second;
+  return algorithms;
+}
+
+std::vector<GemmAlgorithm> CudaProducts::suggested(const Product& product, std::size_t workspace_bytes) {
+  const Shape shape = shape_of(product);
+  constexpr int most = 16;
+  return suggested(shape, describe(shape), workspace_bytes, most);
+}
+
+void CudaProducts::use(const Product& product, const GemmAlgorithm& algorithm, std::size_t workspace_bytes) {
+  const Shape shape = shape_of(product);
+  Prepared made = describe(shape);
+  made.algorithm = std::bit_cast<cublasLtMatmulAlgo_t>(algorithm);
+  cublasLtMatmulHeuristicResult_t needs{};
+  const cublasStatus_t status = cublasLtMatmulAlgoCheck(handle_, made.description.get(), made.b.get(), made.a.get(),
+                                                        made.out.get(), made.out.get(), &made.algorithm, &needs);
+  if (status != CUBLAS_STATUS_SUCCESS || needs.workspaceSize > workspace_bytes)
+    throw UserError(format("{} cannot use the algorithm for a product with m x k x n = {} x {} x {} ({})", description(),
+                           shape.m, shape.k, shape.n,
+                           status != CUBLAS_STATUS_SUCCESS
+                               ? cublasLtGetStatusString(status)
+                               : format("it needs {} bytes of workspace", needs.workspaceSize).c_str()));
+  prepared_.insert_or_assign(shape, std::move(made));
+}
+
+const CudaProducts::Prepared& CudaProducts::prepare(const Shape& shape, std::size_t workspace_bytes) {
+  if (const auto found = prepared_.find(shape); found != prepared_.end()) return found->second;
+  Prepared made = describe(shape);
+  made.algorithm = std::bit_cast<cublasLtMatmulAlgo_t>(suggested(shape, made, workspace_bytes, 1).at(0));
+  return prepared_.emplace(shape, std::move(made)).first->second;
 }
 
 void CudaProducts::multiply(cudaStream_t stream, const Product& p, void* workspace, std::size_t workspace_bytes) {
-  const unsigned alignment = std::min({alignment_of(p.a), alignment_of(p.b), alignment_of(p.out)});
-  const Prepared& prepared = prepare(
-      {p.type, p.out_type, p.trans_a, p.trans_b, p.m, p.n, p.k, p.lda, p.ldb, p.ldo, p.write, alignment}, workspace_bytes);
+  const Prepared& prepared = prepare(shape_of(p), workspace_bytes);
   const float one = 1, old = p.write == Write::add ? 1 : 0;
   check(cublasLtMatmul(handle_, prepared.description.get(), &one, p.b, prepared.b.get(), p.a, prepared.a.get(), &old, p.out,
                        prepared.out.get(), p.out, prepared.out.get(), &prepared.algorithm, workspace, workspace_bytes, stream),

@@ -7,14 +7,16 @@
 #include <cstddef>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "device/cuda/runtime.hpp"
 #include "kernels/device_kernels.hpp"
 
 namespace fsdp::kernels {
 
-/// Computes products on one device. For each shape it keeps cuBLASLt's descriptions and the algorithm that cuBLASLt's heuristic
-/// ranks first. The algorithm depends only on the shape, so that a repeated run gives the same bits. Not thread-safe.
+/// Computes products on one device. For each shape it keeps cuBLASLt's descriptions and the algorithm: that of use(), else the
+/// one that cuBLASLt's heuristic ranks first. The algorithm depends only on the shape and on use(), so that a repeated run
+/// gives the same bits. Not thread-safe.
 class CudaProducts {
  public:
   CudaProducts();
@@ -24,6 +26,10 @@ class CudaProducts {
 
   /// Queues a product; `workspace` belongs to the stream. Allocates host memory for each new shape.
   void multiply(cudaStream_t stream, const Product& product, void* workspace, std::size_t workspace_bytes);
+  /// Returns the algorithms that the heuristic suggests for products like this one, the best first.
+  std::vector<GemmAlgorithm> suggested(const Product& product, std::size_t workspace_bytes);
+  /// See DeviceKernels::use_algorithm().
+  void use(const Product& product, const GemmAlgorithm& algorithm, std::size_t workspace_bytes);
   std::string description() const;
 
  private:
@@ -33,10 +39,13 @@ class CudaProducts {
     Trans trans_a, trans_b;
     std::size_t m, n, k, lda, ldb, ldo;
     Write write;
-    unsigned alignment;  // the smallest alignment of the operands in bytes, at most 256; some algorithms load 16 bytes at once
+    unsigned alignment;  // the smallest alignment of the operands in bytes, at most 16
     auto operator<=>(const Shape&) const = default;
   };
+  static Shape shape_of(const Product& product);
   struct Prepared;
+  Prepared describe(const Shape& shape);
+  std::vector<GemmAlgorithm> suggested(const Shape& shape, const Prepared& described, std::size_t workspace_bytes, int most);
   const Prepared& prepare(const Shape& shape, std::size_t workspace_bytes);
 
   cublasLtHandle_t handle_ = nullptr;

@@ -51,6 +51,8 @@ class Builder {
     expect(options.micro_batches >= 1 && options.parameter_slots >= 1 && options.gradient_slots >= 1 &&
                options.checkpoint_every >= 1,
            "micro-batches, slots and blocks per checkpointed segment are at least 1");
+    expect(options.recomputed_blocks == 0 || !options.checkpoint_activations,
+           "either the first blocks are recomputed, or all segments but the last one");
     expect(!units_.sums_in_a_tree() || !options.accumulate_unsharded,
            "an invariant plan does not add up micro-batches before it reduces them");
     expect(sizes.stages.size() == sizes.blocks() + 2 && sizes.activations.size() == sizes.blocks() + 1 &&
@@ -309,7 +311,7 @@ class Builder {
     }
     plan_.kept_whole_gradients = plan_.whole_gradients;
     add_slots(
-        "Q", BufferRole::unreduced_gradients, options_.gradient_slots, true,
+        "Q", BufferRole::unreduced_gradients, gradient_slots(), true,
         [&](int u) { return units_.gradient_in_slot(u) ? units_.whole_bytes(u) : 0; }, plan_.whole_gradients);
     if (units_.sums_in_a_tree()) add_waiting_sums();
     plan_.wide_gradients = plan_.gradients;
@@ -372,18 +374,24 @@ class Builder {
   }
 
   /// Evaluation alternates between two buffers for activations and has one for saved activations. Blocks that are recomputed in
-  /// backward share buffers for saved activations, by position in their segment. Each shared buffer has the largest size that
-  /// it needs.
+  /// backward share buffers for saved activations, by position in their segment. The first kept blocks use these buffers, too:
+  /// backward is done with them before it recomputes. Each shared buffer has the largest size that it needs.
   void add_activations() {
     for (int b = 0; b <= (options_.training ? blocks_ : 1); ++b)
       x_.push_back(add_activation(format("x{}", b), b > 1 ? at(sizes_.activations, b) : largest(sizes_.activations, 2, b)));
     const std::vector<std::size_t>& kept = recomputes_cheap() ? sizes_.kept : sizes_.saved;
     saved_.push_back(add_activation("saved0", largest(kept)));
-    for (int i = 1; options_.training && i < (recomputes() ? segment() : blocks_); ++i)
-      if (!recomputes() && i < first_backward_block())  // backward does not reach this block
+    std::vector<std::size_t> bytes;  // by saved_index()
+    for (int b = 0; b < blocks_; ++b) {
+      const int i = saved_index(b);
+      bytes.resize(std::max(bytes.size(), static_cast<std::size_t>(i) + 1));
+      at(bytes, i) = std::max(at(bytes, i), at(kept, b));
+    }
+    for (int i = 1; options_.training && i < static_cast<int>(bytes.size()); ++i)
+      if (!recomputes() && recomputed_blocks() + i < first_backward_block())  // backward does not reach this block
         saved_.push_back(saved_.front());
       else
-        saved_.push_back(add_activation(format("saved{}", i), recomputes() ? largest(kept, segment(), i) : at(kept, i)));
+        saved_.push_back(add_activation(format("saved{}", i), at(bytes, i)));
     if (!recomputes_cheap()) return;
     std::size_t most = 0;
     for (int b = 0; b < blocks_; ++b) most = std::max(most, at(sizes_.saved, b) - at(sizes_.kept, b));
@@ -420,13 +428,26 @@ class Builder {
   bool recomputes_cheap() const {
     return options_.training && options_.checkpoint_activations && options_.checkpoint_policy == CheckpointPolicy::selective;
   }
-  int segment() const { return std::min(static_cast<int>(options_.checkpoint_every), blocks_); }
+  int segment() const { return recomputes() ? std::min(static_cast<int>(options_.checkpoint_every), blocks_) : 1; }
+  /// The number of blocks that are recomputed, which are the first ones. The last segment is not, because backward begins with
+  /// it.
+  int recomputed_blocks() const {
+    if (recomputes()) return (blocks_ - 1) / segment() * segment();
+    return static_cast<int>(std::min(options_.recomputed_blocks, sizes_.blocks() - 1));
+  }
   /// The block at which backward ends. Backward goes from the last block to the first trained block, or to block 0 if the
   /// embedding is trained.
   int first_backward_block() const { return std::max(lowest_trained_, 1) - 1; }
-  bool recomputed(int block) const { return recomputes() && block / segment() < (blocks_ - 1) / segment(); }
+  bool recomputed(int block) const { return block < recomputed_blocks(); }
+  /// The slots of unreduced gradients. At one rank a slot is only rounded or added to a sum. If the next block is recomputed in
+  /// the meantime, a second slot saves no time.
+  std::size_t gradient_slots() const {
+    const bool is_hidden = !options_.reduces && segment() == 1 && recomputed_blocks() == blocks_ - 1;
+    return is_hidden ? 1 : options_.gradient_slots;
+  }
   BufferId x(int block) const { return at(x_, block); }
-  BufferId saved(int block) const { return recomputes() ? at(saved_, block % segment()) : at(saved_, block); }
+  int saved_index(int block) const { return recomputed(block) ? block % segment() : block - recomputed_blocks(); }
+  BufferId saved(int block) const { return at(saved_, saved_index(block)); }
   /// The input of a block in backward: kept from forward, or recomputed in its segment.
   BufferId x_in_backward(int block) const {
     return recomputed(block) && block % segment() > 0 ? at(recomputed_x_, block % segment() - 1) : x(block);

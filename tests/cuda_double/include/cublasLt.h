@@ -5,6 +5,7 @@
 //   was searched for: types, operations and sizes.
 // - An algorithm takes 64 KiB of workspace if it may. It writes there, and two products that use one workspace at the same time
 //   end the process.
+// - A search finds two algorithms. The second one adds the terms of a sum in reverse order, and so gives other bits.
 // - C is not read if beta is 0. Matrices outside of device memory and pinned memory end the process.
 //
 // The sums are over k = 0, 1, ... in order. NVIDIA's are in other orders, so results differ by roundings.
@@ -99,6 +100,11 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                               cublasLtMatmulPreference_t preference, int most,
                                               cublasLtMatmulHeuristicResult_t found[], int* count);
+
+/// Refuses an algorithm of another problem, or bytes that are none.
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a,
+                                       cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t* algorithm, cublasLtMatmulHeuristicResult_t* result);
 
 /// Queues D = alpha op(A) op(B) + beta C on `stream`.
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, const void* alpha, const void* a,

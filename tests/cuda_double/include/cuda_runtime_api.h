@@ -44,6 +44,7 @@
 // - STICKY          number of the launch that fails as a bad address does on a GPU: what is queued does not run, and every
 //                   later call of the process returns cudaErrorIllegalAddress, cudaGetLastError too
 // - ALIGNED         1: cuBLASLt has no algorithm for 16-bit matrices whose leading dimension is no multiple of 16 bytes
+// - SLOW_ALGORITHM  0 or 1: the first or the second algorithm of cuBLASLt takes 2 ms longer
 // - NCCL_VERSION    what ncclGetVersion() returns
 // - NCCL_ERROR      number of the operation of each communicator that fails with ncclRemoteError
 #pragma once

@@ -6,11 +6,12 @@
 //   whom, and how many operations came before. A difference ends the process with both sides named.
 // - All ranks come to a group of sends and receives, which has at most one of each from a rank to another. A group has either
 //   these or collectives.
-// - Two ranks on one device are refused, as NCCL refuses them: ncclInvalidUsage.
+// - Two ranks on one device are refused, as NCCL refuses them: ncclInvalidUsage. From version 2.30 on (FSDP_CUDA_DOUBLE_NCCL_VERSION)
+//   NCCL_MULTI_RANK_GPU_ENABLE=1 allows them, and every version allows ranks with different NCCL_HOSTID.
 // - A communicator that does not block says ncclInProgress at random, and has queued nothing then: whoever does not ask
 //   ncclCommGetAsyncError until it says ncclSuccess records events that come too early.
 // - Memory that is not the device's ends the process, as does a reduction that is no sum.
-// - A device uses its communicators in the same order on all ranks, as NCCL_LAUNCH_ORDER_IMPLICIT requires. Another order
+// - A rank uses its communicators in the same order as all others, as NCCL_LAUNCH_ORDER_IMPLICIT requires. Another order
 //   ends the process.
 // - ncclCommFinalize() waits for the last operation and for all ranks; ncclCommDestroy() and ncclCommAbort() wait for the last
 //   operation. Aborts in a group act at the end of the outermost group.

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "base/element.hpp"
@@ -53,6 +55,7 @@ struct Preference {
 
 struct Algorithm {
   std::uint64_t problem = 0, workspace = 0;
+  std::uint32_t reversed = 0;  // 1: adds the terms of a sum in reverse order, and so gives other bits
   std::array<std::uint32_t, 4> alignment = {1, 1, 1, 1};  // of A, B, C, D
 };
 
@@ -139,14 +142,15 @@ struct Operands {
   float alpha, beta;
 };
 
-void multiply(const Problem& problem, const Operands& operands) {
+void multiply(const Problem& problem, const Operands& operands, bool reversed) {
   const std::size_t m = problem.m(), n = problem.n(), k = problem.k();
   const std::vector<float> a = unpack(problem.a, problem.product.transpose_a == CUBLAS_OP_T, operands.a);
   const std::vector<float> b = unpack(problem.b, problem.product.transpose_b == CUBLAS_OP_T, operands.b);
   std::vector<float> sums(n);
   for (std::size_t i = 0; i < m; ++i) {
     std::fill(sums.begin(), sums.end(), 0.0f);
-    for (std::size_t j = 0; j < k; ++j) {
+    for (std::size_t term = 0; term < k; ++term) {
+      const std::size_t j = reversed ? k - 1 - term : term;
       const float factor = a[i * k + j];
       const float* row = b.data() + j * n;
       for (std::size_t l = 0; l < n; ++l) sums[l] += factor * row[l];
@@ -276,7 +280,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a,
                                               cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                                              cublasLtMatmulPreference_t preference, int,
+                                              cublasLtMatmulPreference_t preference, int most,
                                               cublasLtMatmulHeuristicResult_t found[], int* count) {
   *count = 0;
   ++asked;
@@ -285,16 +289,29 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   if (environment_number("FSDP_CUDA_DOUBLE_ALIGNED", 0) != 0)
     for (const Layout* layout : {&problem.a, &problem.b, &problem.c, &problem.d})
       if (!layout->is_aligned()) return CUBLAS_STATUS_SUCCESS;
-  const Algorithm algorithm{.problem = problem.fingerprint(),
-                            .workspace = std::min<std::uint64_t>(open(preference).workspace, workspace_of_algorithm),
-                            .alignment = open(preference).alignment};
-  found[0] = {};
-  std::memcpy(&found[0].algo, &algorithm, sizeof algorithm);
-  found[0].workspaceSize = algorithm.workspace;
-  found[0].state = CUBLAS_STATUS_SUCCESS;
-  found[0].wavesCount = 1;
-  *count = 1;
+  for (; *count < std::min(most, 2); ++*count) {
+    const Algorithm algorithm{.problem = problem.fingerprint(),
+                              .workspace = std::min<std::uint64_t>(open(preference).workspace, workspace_of_algorithm),
+                              .reversed = static_cast<std::uint32_t>(*count),
+                              .alignment = open(preference).alignment};
+    cublasLtMatmulHeuristicResult_t& result = found[*count] = {};
+    std::memcpy(&result.algo, &algorithm, sizeof algorithm);
+    result.workspaceSize = algorithm.workspace;
+    result.state = CUBLAS_STATUS_SUCCESS;
+    result.wavesCount = 1;
+  }
   return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a,
+                                       cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t* opaque_algorithm, cublasLtMatmulHeuristicResult_t* result) {
+  const Problem problem{open(product), open(a), open(b), open(c), open(d)};
+  Algorithm algorithm;
+  std::memcpy(static_cast<void*>(&algorithm), opaque_algorithm, sizeof algorithm);
+  if (algorithm.problem != problem.fingerprint() || algorithm.reversed > 1) return CUBLAS_STATUS_INVALID_VALUE;
+  result->workspaceSize = algorithm.workspace;
+  return problem.check();
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, const void* alpha, const void* a,
@@ -328,10 +345,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
   expect_on_device("D", d, problem.d.bytes());
   if (operands.beta != 0) expect_on_device("C", c, problem.c.bytes());
   if (algorithm.workspace > 0) expect_on_device("the workspace", workspace, algorithm.workspace);
-  give(stream, [problem, operands, workspace, bytes = algorithm.workspace](std::minstd_rand& dice) {
-    if (bytes == 0) return multiply(problem, operands);
-    const WorkspaceInUse in_use(workspace, bytes, static_cast<unsigned>(dice() % 256));
-    multiply(problem, operands);
-  });
+  give(stream,
+       [problem, operands, workspace, bytes = algorithm.workspace, reversed = algorithm.reversed](std::minstd_rand& dice) {
+         static const std::size_t slow = environment_number("FSDP_CUDA_DOUBLE_SLOW_ALGORITHM", 2);
+         if (reversed == slow) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+         if (bytes == 0) return multiply(problem, operands, reversed != 0);
+         const WorkspaceInUse in_use(workspace, bytes, static_cast<unsigned>(dice() % 256));
+         multiply(problem, operands, reversed != 0);
+       });
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -56,8 +56,9 @@ constexpr std::uint64_t id_mark = 0x6e63636c2d6964;
 struct Seat {
   std::atomic<std::uint64_t> hosts, streams;  // how often this rank's have arrived
   int ranks, device;
-  int color, key;  // of a split
-  Id part;         // of which this rank may be the first
+  std::array<char, 32> host;  // NCCL_HOSTID
+  int color, key;             // of a split
+  Id part;                    // of which this rank may be the first
   Order order;
 };
 
@@ -127,6 +128,7 @@ struct Member {
   std::size_t ranks() const { return static_cast<std::size_t>(size); }
 
   int rank = 0, size = 0, device = 0;
+  int first_rank = 0;  // in the communicator that others were split from
   bool blocks = true;
   Board* board = nullptr;
   std::size_t connected = 0;  // bytes of memory
@@ -147,6 +149,17 @@ void fail(Member& member, ncclResult_t status, const std::string& error) {
   member.status = status;
 }
 
+int version_code() { return static_cast<int>(environment_number("FSDP_CUDA_DOUBLE_NCCL_VERSION", NCCL_VERSION_CODE)); }
+
+/// Returns NCCL's message about two ranks of a host that share a device; empty if this version and its setting allow that.
+std::string about_shared_device(std::size_t r, std::size_t s, int device) {
+  if (version_code() < NCCL_VERSION(2, 30, 0))
+    return "Duplicate GPU detected : rank " + std::to_string(r) + " and rank " + std::to_string(s) + " both on CUDA device " +
+           std::to_string(device);
+  if (environment_number("NCCL_MULTI_RANK_GPU_ENABLE", 0) != 0) return {};
+  return "Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this configuration.";
+}
+
 /// Joins the board.
 void join(Member& member, const Id& id) {
   member.board = open_board(id);
@@ -155,53 +168,58 @@ void join(Member& member, const Id& id) {
   Seat& seat = member.board->seats[member.me()];
   seat.ranks = member.size;
   seat.device = member.device;
+  const char* const host = std::getenv("NCCL_HOSTID");
+  std::snprintf(seat.host.data(), seat.host.size(), "%s", host ? host : "");
   member.meet(&Seat::hosts);
   if (member.rank == 0 && id.pid == ::getpid()) ::close(id.file);
   for (std::size_t r = 0; r < member.ranks(); ++r) {
     if (member.board->seats[r].ranks != member.size) die("ranks join one communicator and say that it has different sizes");
-    for (std::size_t s = 0; s < r; ++s)
-      if (member.board->seats[s].device == member.board->seats[r].device)
-        return fail(member, ncclInvalidUsage,
-                    "Duplicate GPU detected : rank " + std::to_string(r) + " and rank " + std::to_string(s) +
-                        " both on CUDA device " + std::to_string(member.board->seats[r].device));
+    for (std::size_t s = 0; s < r; ++s) {
+      const Seat &one = member.board->seats[s], &other = member.board->seats[r];
+      if (one.device != other.device || one.host != other.host) continue;
+      if (const std::string why = about_shared_device(r, s, one.device); !why.empty())
+        return fail(member, ncclInvalidUsage, why);
+    }
   }
   member.status = ncclSuccess;
 }
 
-/// The communicators of each device, in the order in which they were made.
+/// The communicators of each device and rank, in the order in which they were made.
 struct Living {
   std::mutex mutex;
-  std::map<int, std::vector<std::weak_ptr<Member>>> by_device;
+  std::map<std::pair<int, int>, std::vector<std::weak_ptr<Member>>> of;
 };
 Living& living() {
   static Living& all = *new Living;
   return all;
 }
 
-/// What the device has started with its other communicators.
+/// What the rank has started on its device with its other communicators.
 std::array<Before, most_others> others_of(const Member& member) {
   std::array<Before, most_others> found{};
   std::size_t count = 0;
   const std::lock_guard lock(living().mutex);
-  for (const auto& weak : living().by_device[member.device])
+  for (const auto& weak : living().of[{member.device, member.first_rank}])
     if (const auto other = weak.lock(); other && other.get() != &member && other->id != 0) {
-      if (count == most_others) die("a device has too many communicators for the double");
+      if (count == most_others) die("a rank has too many communicators for the double");
       found[count++] = {other->id, other->given};
     }
   return found;
 }
 
-std::shared_ptr<Member> make_member(int rank, int size, int device, bool blocks) {
+std::shared_ptr<Member> make_member(int rank, int size, int device, int first_rank, bool blocks) {
   const auto member = std::make_shared<Member>();
   member->rank = rank;
   member->size = size;
   member->device = device;
+  member->first_rank = first_rank;
   member->blocks = blocks;
   member->dice.seed(static_cast<unsigned>(environment_number("FSDP_CUDA_DOUBLE_SEED", 0)) * 64 + static_cast<unsigned>(rank) +
                     1);
   const std::lock_guard lock(living().mutex);
-  std::erase_if(living().by_device[member->device], [](const auto& other) { return other.expired(); });
-  living().by_device[member->device].push_back(member);
+  auto& others = living().of[{device, first_rank}];
+  std::erase_if(others, [](const auto& other) { return other.expired(); });
+  others.push_back(member);
   return member;
 }
 
@@ -535,7 +553,7 @@ void forget_registrations(const Member& member) {
 /// Takes an ended communicator out of living().
 void forget(const std::shared_ptr<Member>& member) {
   const std::lock_guard lock(living().mutex);
-  std::erase_if(living().by_device[member->device], [&](const auto& other) { return other.lock() == member; });
+  std::erase_if(living().of[{member->device, member->first_rank}], [&](const auto& other) { return other.lock() == member; });
 }
 
 void require_sum(ncclRedOp_t op) {
@@ -573,7 +591,7 @@ ncclResult_t add(Kind kind, const void* from, void* to, std::size_t count, ncclD
 
 ncclResult_t ncclGetVersion(int* version) {
   // Tests can give ranks different versions.
-  *version = static_cast<int>(environment_number("FSDP_CUDA_DOUBLE_NCCL_VERSION", NCCL_VERSION_CODE));
+  *version = version_code();
   return ncclSuccess;
 }
 
@@ -602,7 +620,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank, ncclConfig_t* config) {
   if (!comm || nranks < 1 || rank < 0 || rank >= nranks || nranks > static_cast<int>(most_ranks)) return ncclInvalidArgument;
-  const std::shared_ptr<Member> member = make_member(rank, nranks, current_device(), blocks(config));
+  const std::shared_ptr<Member> member = make_member(rank, nranks, current_device(), rank, blocks(config));
   Id id;
   std::memcpy(&id, commId.internal, sizeof id);
   *comm = new ncclComm{member};
@@ -629,7 +647,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newc
     std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return key_of(a) < key_of(b); });
     if (color != NCCL_SPLIT_NOCOLOR) {
       const int place = static_cast<int>(std::find(members.begin(), members.end(), parent->rank) - members.begin());
-      const auto part = make_member(place, static_cast<int>(members.size()), device, part_blocks);
+      const auto part = make_member(place, static_cast<int>(members.size()), device, parent->first_rank, part_blocks);
       join(*part, parent->board->seats[static_cast<std::size_t>(members[0])].part);
       *newcomm = new ncclComm{part};
       if (place != 0) ::close(seat.part.file);

@@ -71,6 +71,7 @@ class Fsdp(CMakePackage, CudaPackage):
         args = [
             self.define("FSDP_WITH_CUDA", self.spec.satisfies("+cuda")),
             self.define("FSDP_WITH_NCCL", self.spec.satisfies("+nccl")),
+            self.define("FSDP_WITH_CUDNN", False),  # Spack has no package of its frontend
             self.define("FSDP_WITH_TESTS", self.run_tests),
             self.define("FSDP_UNITY_BUILD", True),
             self.define("MPI_CXX_COMPILER", self.spec["mpi"].mpicxx),
