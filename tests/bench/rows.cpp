@@ -109,6 +109,8 @@ std::vector<Figure> measure(const PartsOptions& options, const Transformer& mode
       {"gradient of logits", 2 * chunk * V * e,
        [&] { each_piece([&](std::size_t begin) { kernels::logit_gradient(stream, rows, begin, 1.0f); }); }},
   };
+  if (V <= 2 * piece)
+    list.push_back({"loss and gradient", 2 * chunk * V * e, [&] { kernels::loss_and_gradient(stream, loss, rows, 1.0f); }});
   for (const RowKernel& kernel : list) copied = std::max(copied, kernel.bytes / (2 * sizeof(float)));
   agree(world, [&] { from = floats(copied), to = floats(copied); });
 
