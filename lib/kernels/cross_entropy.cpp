@@ -28,6 +28,19 @@ void logit_gradient(Stream& stream, const Logits<E>& logits, std::size_t begin, 
 }
 
 template <class E>
+void loss_and_gradient(Stream& stream, float* loss, const Logits<E>& logits, float gradient_scale) {
+  const std::size_t piece = std::min(logits.piece, logits.V), rest = logits.V - piece;
+  expect(rest <= piece, "there are at most two pieces");
+  launch(stream,
+         LossAndGradient<E>{loss,
+                            logits.targets,
+                            {logits.values, 0, piece, logits.stride_from(0)},
+                            {logits.values_from(piece), piece, rest, logits.stride_from(piece)},
+                            gradient_scale},
+         logits.R);
+}
+
+template <class E>
 void logit_gradient(Stream& stream, const Logits<E>& logits, std::size_t begin, float gradient_scale, const LossTerms& terms,
                     float* loss) {
   const std::size_t columns = std::min(logits.piece, logits.V - begin);
@@ -41,6 +54,7 @@ void logit_gradient(Stream& stream, const Logits<E>& logits, std::size_t begin, 
 #define FSDP_INSTANTIATE(E)                                                    \
   template void cross_entropy(Stream&, float*, const Logits<E>&, std::size_t); \
   template void logit_gradient(Stream&, const Logits<E>&, std::size_t, float); \
+  template void loss_and_gradient(Stream&, float*, const Logits<E>&, float);   \
   template void logit_gradient(Stream&, const Logits<E>&, std::size_t, float, const LossTerms&, float*);
 FSDP_FOR_ELEMENTS(FSDP_INSTANTIATE)
 

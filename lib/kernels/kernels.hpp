@@ -342,6 +342,10 @@ void cross_entropy(Stream& stream, float* loss, const Logits<E>& logits, std::si
 /// gradient_scale * (softmax - onehot). Rows with target < 0 become zeros.
 template <class E>
 void logit_gradient(Stream& stream, const Logits<E>& logits, std::size_t begin, float gradient_scale);
+/// As cross_entropy() and then logit_gradient() of all pieces, with the same bits, for at most two pieces that are in memory at
+/// once. Does not write the statistics.
+template <class E>
+void loss_and_gradient(Stream& stream, float* loss, const Logits<E>& logits, float gradient_scale);
 
 /// The loss of a target in training, with logZ = log(sum(exp(logits))):
 ///   (1 - label_smoothing) (logZ - logit of the target) + label_smoothing (logZ - mean of the logits) + z_loss logZ^2.

@@ -92,6 +92,9 @@ void head(const StageKernels<E>& stage, const E* x, const std::int32_t* targets,
   const std::size_t chunk = head_chunk_rows(R, V, stage.device), piece = head_piece(V, stage.device);
   const E* const weight = stage.weight(uses.head);
   float* const d_weight = dx ? stage.gradient(uses.head) : nullptr;
+  const kernels::LossTerms& terms = stage.context.loss_terms;
+  // On GPUs one kernel computes the loss and the gradients of logits. On CPUs a piece is read while it is in cache.
+  const bool at_once = dx && !terms.any() && !is_host(stage.device.kind) && V <= 2 * piece;
   E* const norm = stage.scratch_values(stage.scratch.norm);
   float *const stats = stage.scratch_at(stage.scratch.stats), *const loss = stage.scratch_at(stage.scratch.loss),
                *const d_norm = stage.scratch_at(stage.scratch.d_norm);
@@ -112,15 +115,16 @@ void head(const StageKernels<E>& stage, const E* x, const std::int32_t* targets,
       const std::size_t columns = std::min(piece, V - begin);
       kernels::gemm(stream, Trans::no, Trans::yes, rows, columns, C, norm_rows, C, weight + begin * C, C,
                     logits.values_from(begin), logits.stride_from(begin), Write::overwrite);
-      kernels::cross_entropy(stream, loss + row, logits, begin);
+      if (!at_once) kernels::cross_entropy(stream, loss + row, logits, begin);
     }
     if (!dx) continue;
+    if (at_once) kernels::loss_and_gradient(stream, loss + row, logits, gradient_scale);
     for (std::size_t begin = 0; begin < V; begin += piece) {
       const std::size_t columns = std::min(piece, V - begin), stride = logits.stride_from(begin);
       E* const d_logits = logits.values_from(begin);
-      if (const kernels::LossTerms& terms = stage.context.loss_terms; terms.any())
+      if (terms.any())
         kernels::logit_gradient(stream, logits, begin, gradient_scale, terms, loss + row);
-      else
+      else if (!at_once)
         kernels::logit_gradient(stream, logits, begin, gradient_scale);
       if (d_weight)
         kernels::gemm(stream, Trans::yes, Trans::no, columns, C, rows, d_logits, stride, norm_rows, C, d_weight + begin * C, C,

@@ -11,11 +11,11 @@
 int main(int argc, char** argv) {
   using namespace fsdp;
   PartsOptions options;
-  OptionTable table("bench-parts", "attention|optimizer|checkpoint [options]",
+  OptionTable table("bench-parts", "attention|rows|optimizer|checkpoint [options]",
                     "Measures parts of the library, as ratios of one run.");
   table.group("What");
   std::vector<std::pair<std::string, std::string>> parts, optimizer_names;
-  for (const char* part : {"attention", "optimizer", "checkpoint"}) parts.emplace_back(part, part);
+  for (const char* part : {"attention", "rows", "optimizer", "checkpoint"}) parts.emplace_back(part, part);
   for (const Optimizer* optimizer : optimizers()) optimizer_names.emplace_back(optimizer->name, optimizer->name);
   table.choice<std::string>("what", options.what, std::move(parts), "the part").positional();
   table.text("arch", "NAME", options.arch, "model; see fsdp-train --list-archs").sets("architecture");
@@ -36,13 +36,14 @@ int main(int argc, char** argv) {
   table.integer("steps", "N", options.steps, {1, 1e6}, "rounds, in each of which everything is measured once");
   table.flag("json", options.json, "print one JSON object");
   table.then([&](const OptionTable&) {
-    if (options.what.empty()) throw UserError("no part is named; give attention, optimizer or checkpoint");
+    if (options.what.empty()) throw UserError("no part is named; give attention, rows, optimizer or checkpoint");
   });
   return run_mpi_program(argc, argv, table, [&](MpiSession& session, Communicator& every_rank) {
     const std::unique_ptr<Communicator> world = agree(every_rank, [&] { return session.world(options.comm); });
     const ComputingRank rank = start_rank(options.device, options.threads, *world);
     const auto stream = rank.device->make_stream();
     const std::string text = options.what == "attention"   ? bench_attention(options, *world, *rank.device, *stream)
+                             : options.what == "rows"      ? bench_rows(options, *world, *rank.device, *stream)
                              : options.what == "optimizer" ? bench_optimizer(options, *world, *rank.device, *stream)
                                                            : bench_checkpoint(options, *world, *rank.device);
     if (world->rank() == 0) std::fputs(text.c_str(), stdout);

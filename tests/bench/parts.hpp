@@ -17,6 +17,9 @@ struct PartsOptions : BenchOptions {
 
 /// Measures the attention of one block, forward and backward; every rank computes on its own micro-batch.
 std::string bench_attention(const PartsOptions& options, Communicator& world, Device& device, Stream& stream);
+/// Measures the kernels that work row by row, such as norms, and compares the memory bandwidth of each with that of a copy.
+/// Every rank computes on its own micro-batch.
+std::string bench_rows(const PartsOptions& options, Communicator& world, Device& device, Stream& stream);
 /// Measures each optimizer on the parameters of a whole model, on every rank, and compares its memory bandwidth with that of a
 /// plain copy. Both are measured in turn, in the same run.
 std::string bench_optimizer(const PartsOptions& options, Communicator& world, Device& device, Stream& stream);

@@ -48,6 +48,7 @@ try_mutant() {
   local compiled=${file/%.hpp/.cpp} product output
   case $file in
     lib/kernels/cuda/tensor_*) compiled=lib/kernels/cuda/tensor_attention.cu product=tests/test_kernels_cuda_twin_attention_double ;;
+    lib/kernels/rows/*) compiled=lib/kernels/rows/cuda.cu product=tests/test_kernels_cuda_twin_double ;;
     lib/device/cuda/* | lib/kernels/cuda/* | lib/comm/nccl/nccl_groups.cpp) product=$on_double ;;
     *) product=$(cd "$build" && echo lib/libfsdp.so.*.*.*) ;;
   esac
@@ -57,7 +58,7 @@ try_mutant() {
   # What the compiler reads is the source, or a file that includes it: the double has one for each .cu, and a unity build one for several sources.
   local unit mutated=$path compile link object
   unit=$(grep -l -F "\"$source/$compiled\"" "$build"/lib/CMakeFiles/fsdp.dir/Unity/*.cxx "$build"/tests/cuda_double/fsdp_kernels_on_double_*.cpp \
-    2>/dev/null) || unit=$source/$compiled
+    2>/dev/null) || [[ $unit ]] || unit=$source/$compiled  # without a unity build, grep misses a file
   if [[ $unit != "$source/$file" ]]; then
     mutated=$folder/unit.cpp
     sed "s|\"$source/$file\"|\"$path\"|" "$unit" >"$mutated"

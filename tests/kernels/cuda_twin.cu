@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <string>
+#include <utility>
 
 #include "kernels/cuda_twin_cpu.hpp"
 #include "kernels/launch.hpp"
@@ -30,10 +32,29 @@ void run_on_cpu(const k::NarrowUpdate<Rule>& body, std::size_t rows) {
   k::update_on_cpu(cpu(), body, rows);
 }
 
-/// make(floats, tokens) gives the body with its pointers; `n` floats, of which prepare(floats) changes some. `tolerance` is
-/// relative to the largest value.
-template <class Make, class Prepare>
-void compare(const char* name, std::size_t n, std::size_t rows, float tolerance, Make make, Prepare prepare) {
+/// Whether numbers of a GPU are within `tolerance` times the largest value of those of the CPU; also returns the difference.
+template <class E>
+std::pair<bool, double> near(const E* got, const E* host, std::size_t n, float tolerance) {
+  double error = 0, size = 0;
+  bool finite = true;
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto a = static_cast<float>(got[i]), b = static_cast<float>(host[i]);
+    if (!std::isfinite(b)) {  // some 16-bit numbers of the input are not
+      finite = finite && std::memcmp(&got[i], &host[i], sizeof(E)) == 0;
+      continue;
+    }
+    finite = finite && std::isfinite(a);
+    error = std::max(error, std::abs(static_cast<double>(a) - static_cast<double>(b)));
+    size = std::max(size, std::abs(static_cast<double>(b)));
+  }
+  return {finite && error <= tolerance * size, size > 0 ? error / size : 0};
+}
+
+/// make(floats, tokens) gives the body with its pointers; `n` floats, of which prepare(floats) changes some. From number
+/// `values` on they are numbers of type E. Tolerances, `of_type` for these, are relative to the largest value.
+template <class E, class Make, class Prepare>
+void compare(const char* name, std::size_t n, std::size_t values, std::size_t rows, float tolerance, float of_type, Make make,
+             Prepare prepare) {
   std::vector<float> start = numbers(n);
   prepare(start.data());
   std::vector<std::int32_t> tokens(64);
@@ -47,32 +68,143 @@ void compare(const char* name, std::size_t n, std::size_t rows, float tolerance,
   check(cudaDeviceSynchronize(), name);
   const std::vector<float> got = device.fetch();
 
-  double error = 0, size = 0;
-  bool finite = true;
-  for (std::size_t i = 0; i < n; ++i) {
-    if (!std::isfinite(host[i])) {  // some 16-bit numbers of the input are not
-      finite = finite && std::memcmp(&got[i], &host[i], sizeof(float)) == 0;
-      continue;
-    }
-    finite = finite && std::isfinite(got[i]);
-    error = std::max(error, std::abs(static_cast<double>(got[i]) - host[i]));
-    size = std::max(size, std::abs(static_cast<double>(host[i])));
-  }
+  const auto [floats_ok, error] = near(got.data(), host.data(), values, tolerance);
+  const std::size_t count = (n - values) * sizeof(float) / sizeof(E);
+  const auto [values_ok, error_of_type] =
+      near(reinterpret_cast<const E*>(got.data() + values), reinterpret_cast<const E*>(host.data() + values), count, of_type);
   const bool ran = host != start;
-  const bool ok = finite && ran && error <= tolerance * size;
-  std::printf("%-24s relative difference %.1e, allowed %.1e%s\n", name, error / size, static_cast<double>(tolerance),
-              ok ? "" : "  FAILED");
+  const bool ok = ran && floats_ok && values_ok;
+  std::printf("%-24s relative difference %.1e, allowed %.1e", name, error, static_cast<double>(tolerance));
+  if (count > 0) std::printf(", of values %.1e, allowed %.1e", error_of_type, static_cast<double>(of_type));
+  std::puts(ok ? "" : "  FAILED");
   if (!ok) ++failures;
+}
+template <class Make, class Prepare>
+void compare(const char* name, std::size_t n, std::size_t rows, float tolerance, Make make, Prepare prepare) {
+  compare<float>(name, n, n, rows, tolerance, tolerance, make, prepare);
 }
 template <class Make>
 void compare(const char* name, std::size_t n, std::size_t rows, float tolerance, Make make) {
   compare(name, n, rows, tolerance, make, [](float*) {});
 }
 
+template <class E>
+E* as(float* x) {
+  return reinterpret_cast<E*>(x);
+}
+
+/// Bodies whose lanes have elements by the width of a row, for rows of C elements of E. The first `lead` elements of each array
+/// are skipped, so that no row is aligned to packs if `lead` is odd. Sums over rows have three partitions.
+template <class E>
+void compare_width(std::size_t C, std::size_t lead) {
+  constexpr std::size_t R = 7;
+  constexpr float rounding = 2e-6f, of_type = sizeof(E) == 2 ? 1e-2f : rounding;  // one step of the largest number in bf16
+  // The layout: room for outputs and sums in fp32, then for inputs of type E.
+  const std::size_t n = R * C, floats = 8 * C + 2 * R + 32, values = lead + 3 * n + 2 * C;
+  const auto input = [=](float* x) { return as<E>(x + floats / 4 * 4) + lead; };
+  const auto prepare = [=](float* x) {
+    std::fill_n(x + 6 * C, 2 * R, 0.75f);  // means and factors
+    const std::vector<float> from = numbers(values);
+    for (std::size_t i = lead; i < values; ++i) input(x)[i - lead] = E(from[i]);
+  };
+  const auto check_width = [&](const char* what, std::size_t rows, auto make) {
+    const std::string name = std::string(what) + " of " + std::to_string(C) + (lead ? ", not aligned" : "");
+    compare<E>(name.c_str(), floats + values, floats / 4 * 4, rows, rounding, of_type, make, prepare);
+  };
+  check_width("layer norm", R, [=](float* x, std::int32_t*) {
+    E* const in = input(x);
+    return k::LayerNormForward<E>{in + n, x, in, in + 3 * n, in + 3 * n + C, C, 1e-5f};
+  });
+  check_width("rms norm", R, [=](float* x, std::int32_t*) {
+    E* const in = input(x);
+    return k::RmsNormForward<E>{in + n, x, in, in + 3 * n, C, 1e-5f};
+  });
+  check_width("layer norm backward", 3, [=](float* x, std::int32_t*) {
+    E* const in = input(x);
+    return k::LayerNormBackward<E>{in, x, in + n, in + 2 * n, x + 6 * C, in + 3 * n, R, C, 3, true};
+  });
+  check_width("rms norm backward", 3, [=](float* x, std::int32_t*) {
+    E* const in = input(x);
+    return k::RmsNormBackward<E>{in, x, in + n, in + 2 * n, x + 6 * C, in + 3 * n, R, C, 3, true};
+  });
+  check_width("bias", R, [=](float* x, std::int32_t*) { return k::AddBias<E>{input(x), input(x) + 3 * n, C}; });
+  check_width("residual", R, [=](float* x, std::int32_t*) {
+    E* const in = input(x);
+    return k::AddResidual<E>{in, in + n, in + 2 * n, in + 3 * n, C, {}};
+  });
+  check_width("bias and relu", R, [=](float* x, std::int32_t*) {
+    E* const in = input(x);
+    return k::BiasActivation<k::ReluActivation, E>{in, in + n, in + 3 * n, C};
+  });
+  if (C >= 4 && C <= 1028)  // heads of C numbers, which are aligned in some of the rows
+    check_width("head norm backward", 3, [=](float* x, std::int32_t*) {
+      E* const in = input(x);
+      return k::HeadNormBackward<E>{in, x, in + n, x + 6 * C, in + 3 * n, 3, 2, C, 2 * C + C / 4, 3};
+    });
+}
+
+/// The loss and the gradients of logits of one or two pieces in one kernel have the bits of the kernels for single pieces, also
+/// for rows without a target and for NaNs.
+template <class E>
+void compare_losses(std::size_t V, std::size_t piece) {
+  constexpr std::size_t R = 6;
+  const std::vector<std::int32_t> targets = {
+      0, -1, static_cast<std::int32_t>(V - 1), static_cast<std::int32_t>(piece / 2), static_cast<std::int32_t>(V / 2), 0};
+  std::vector<float> start = numbers(4 * R + R * V);
+  const std::vector<float> from = numbers(R * V);
+  for (std::size_t i = 0; i < R * V; ++i) as<E>(start.data() + 4 * R)[i] = E(6 * from[i]);
+  as<E>(start.data() + 4 * R)[5 * piece] = E(NAN);
+  const DeviceCopy<float> apart(start), together(start);
+  const DeviceCopy<std::int32_t> device_targets(targets);
+  const std::int32_t* const t = device_targets.data();
+  const auto logits = [](const DeviceCopy<float>& x) { return as<E>(x.data() + 4 * R); };
+  auto* const stats = reinterpret_cast<k::SoftmaxStats*>(apart.data() + R);
+  for (std::size_t begin = 0; begin < V; begin += piece) {
+    const std::size_t columns = std::min(piece, V - begin);
+    check(k::run_rows_cuda(nullptr,
+                           k::CrossEntropy<E>{apart.data(), stats, logits(apart) + R * begin, t, begin, columns, columns,
+                                              begin + columns == V},
+                           R),
+          "cross entropy");
+  }
+  for (std::size_t begin = 0; begin < V; begin += piece) {
+    const std::size_t columns = std::min(piece, V - begin);
+    check(k::run_rows_cuda(nullptr, k::LogitGradient<E>{logits(apart) + R * begin, stats, t, begin, columns, columns, 0.5f}, R),
+          "logit gradient");
+  }
+  const std::size_t rest = V - std::min(piece, V);
+  check(k::run_rows_cuda(nullptr,
+                         k::LossAndGradient<E>{together.data(),
+                                               t,
+                                               {logits(together), 0, V - rest, V - rest},
+                                               {logits(together) + R * (V - rest), V - rest, rest, rest},
+                                               0.5f},
+                         R),
+        "loss and gradient");
+  check(cudaDeviceSynchronize(), "losses");
+  const std::vector<float> two = apart.fetch(), one = together.fetch();
+  const bool same = std::memcmp(one.data(), two.data(), R * sizeof(float)) == 0 &&
+                    std::memcmp(&one[4 * R], &two[4 * R], R * V * sizeof(E)) == 0 &&
+                    std::memcmp(&one[4 * R], &start[4 * R], R * V * sizeof(E)) != 0;
+  std::printf("loss and gradients of %zu columns in pieces of %zu: %s\n", V, piece, same ? "same bits" : "FAILED");
+  if (!same) ++failures;
+}
+
 }  // namespace
 
 int main() {
   skip_without_device();
+  for (const std::size_t C : {1,    2,    7,    8,    31,   64,   255,  256,  257,  264,  513,   768,  1023,
+                              1024, 1025, 1032, 2047, 2048, 2056, 4095, 4096, 4104, 8200, 19999, 20000})
+    for (const std::size_t lead : {std::size_t{0}, std::size_t{1}}) {
+      compare_width<float>(C, lead);
+      compare_width<bf16>(C, lead);
+    }
+  for (const auto& [V, piece] :
+       {std::pair<std::size_t, std::size_t>{613, 613}, {613, 600}, {1000, 520}, {2064, 2048}, {17, 9}}) {
+    compare_losses<float>(V, piece);
+    compare_losses<bf16>(V, piece);
+  }
   // More columns than threads of a block, not a multiple of a warp. Sums have another order, so results differ by rounding.
   constexpr std::size_t R = 37, C = 613, n = R * C;
   constexpr float rounding = 2e-6f;

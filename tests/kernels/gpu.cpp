@@ -286,6 +286,11 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(losses, E, Types) {
                    for (std::size_t begin = 0; begin < V; begin += piece) kernels::cross_entropy(s, f, logits, begin);
                    for (std::size_t begin = 0; begin < V; begin += piece) kernels::logit_gradient(s, logits, begin, 0.5f);
                  });
+    for (const std::size_t piece : {V, round_up((V + 1) / 2, 32)})
+      compare<E>("loss and gradient", R * round_up(V, 32), 4 * R, 3,
+                 [=](Stream& s, E* x, float* f, float*, const std::int32_t* tokens) {
+                   kernels::loss_and_gradient<E>(s, f, {x, nullptr, tokens, R, V, piece, 32}, 0.5f);
+                 });
   });
 }
 

@@ -1,5 +1,6 @@
-// Checks that the kernels of a model launch at least two blocks per multiprocessor of a GPU, for 4,096 rows. Nothing is
-// computed here. run.launch_shapes checks the other launches of an update.
+// Checks that the kernels of a model launch at least two blocks per multiprocessor of a GPU, for 4,096 rows, and that blocks
+// whose threads depend on the width of rows fill a multiprocessor. Nothing is computed here. run.launch_shapes checks the other
+// launches of an update.
 #include <boost/test/unit_test.hpp>
 
 #include "nn/model_run.hpp"
@@ -11,10 +12,10 @@ using namespace fsdp::test;
 namespace {
 
 /// Returns the launches of forward, backward and recomputation, for batches of long and of short sequences.
-Launches launches_of(TransformerConfig config) {
+Launches launches_of(TransformerConfig config, std::initializer_list<BatchShape> batches = {{1, 4096}, {8, 512}}) {
   config.vocab_size = 1000, config.layers = 1, config.max_positions = 4096;
   Launches launches;
-  for (const BatchShape shape : {BatchShape{1, 4096}, BatchShape{8, 512}}) {
+  for (const BatchShape shape : batches) {
     const LaunchRecorder recorder(launches);
     ModelRun run(config, shape.T, std::make_shared<RecordingStream>(recorder), cuda_traits());
     const std::vector<std::int32_t> tokens(shape.rows(), 5);
@@ -56,6 +57,29 @@ BOOST_AUTO_TEST_CASE(each_multiprocessor_has_two_blocks_at_4096_rows) {
         BOOST_TEST(blocks.fewest >= enough_blocks, "width " << config.width << ": " << name << " has " << blocks.fewest);
     }
   }
+}
+
+// A multiprocessor runs at most 32 blocks at a time, so blocks of one warp need a batch of 32 rows for each multiprocessor.
+BOOST_AUTO_TEST_CASE(a_multiprocessor_runs_32_warps_for_rows_of_each_width) {
+  const TransformerConfig gpt2, llama = find_family("llama").defaults;
+  for (const std::size_t width : {768, 1088, 2112}) {
+    std::size_t kinds = 0;
+    for (const TransformerConfig& config :
+         {sized(gpt2, width, 4 * width, width / 64, width / 64), sized(llama, width, 3 * width, width / 64, width / 64)})
+      for (const auto& [name, blocks] : launches_of(config, {{4, 2048}})) {
+        if (blocks.fewest_warps > most_resident_warps) continue;  // its number of threads is fixed
+        BOOST_TEST(blocks.fewest_warps >= 32u, "width " << width << ": " << name << " has " << blocks.fewest_warps);
+        ++kinds;
+      }
+    BOOST_TEST(kinds == 6u);  // two norms, biases, residuals (in both models), and an activation
+  }
+}
+
+// The limits of the classes of widths. A lane of a class has at most 32 elements.
+BOOST_AUTO_TEST_CASE(threads_depend_on_the_width) {
+  for (const auto& [width, threads] :
+       {std::pair{1, 32}, {1024, 32}, {1025, 64}, {2048, 64}, {2049, 128}, {4096, 128}, {4097, 256}, {20000, 256}})
+    BOOST_TEST(kernels::threads_of_width(static_cast<std::size_t>(width)) == static_cast<unsigned>(threads));
 }
 
 // A block of attention computes a tile of one head, and smaller tiles would read keys and values, or queries, more often. So

@@ -147,6 +147,7 @@
   X(LayerNormBackward<E>)                              \
   X(LayerNormForward<E>)                               \
   X(LogitGradient<E>)                                  \
+  X(LossAndGradient<E>)                                \
   X(LossTermsGradient<E>)                              \
   X(Multiply<E>)                                       \
   X(PositionBackward<E>)                               \

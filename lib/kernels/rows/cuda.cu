@@ -12,18 +12,18 @@ constexpr std::size_t most_blocks = std::size_t{1} << 20;
 #if defined(FSDP_CUDA_DOUBLE)
 constexpr unsigned threads = 64;  // in the emulation each thread takes time, and two warps test the same code as eight
 #else
-constexpr unsigned threads = 256;
+constexpr unsigned threads = default_threads;
 #endif
 
-/// The number of threads of a block: the body's cuda_threads, or the default, which suits rows of a hundred elements and more.
+/// The largest number of threads of a block, for the compiler's choice of registers.
 template <class Body>
-inline constexpr unsigned threads_of = threads;
+inline constexpr unsigned most_threads_of = HasWidth<Body> ? default_threads : threads;
 template <class Body>
-requires(Body::cuda_threads > 0) inline constexpr unsigned threads_of<Body> = Body::cuda_threads;
+requires(Body::cuda_threads > 0) inline constexpr unsigned most_threads_of<Body> = Body::cuda_threads;
 
 template <class Body>
 struct Rows {
-  static constexpr unsigned most_threads = threads_of<Body>;
+  static constexpr unsigned most_threads = most_threads_of<Body>;
   Body body;
   std::size_t rows;
 
@@ -38,7 +38,7 @@ template <class Body>
 cudaError_t run_rows_cuda(cudaStream_t stream, const Body& body, std::size_t rows) {
   if (rows == 0) return cudaSuccess;
   const auto blocks = static_cast<unsigned>(rows < most_blocks ? rows : most_blocks);
-  return launch_kernel(stream, blocks, threads_of<Body>, 0, Rows<Body>{body, rows});
+  return launch_kernel(stream, blocks, threads_of(body, threads), 0, Rows<Body>{body, rows});
 }
 
 #define FSDP_INSTANTIATE(...) template cudaError_t run_rows_cuda<__VA_ARGS__>(cudaStream_t, const __VA_ARGS__&, std::size_t);

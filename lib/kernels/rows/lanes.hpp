@@ -17,6 +17,10 @@
 //               depends on n;
 //   columns(n, rows, f, g)  calls g(c, sum) for c in [0, n), with the sum of f(r, c) over r in [0, rows). The CPU adds in the
 //               order of r, CUDA in an order that depends only on n and rows;
+//   column_sums<E, count>(n, sums)  returns an object that adds up `count` floats for each of n columns, from 0. Its each(f, x,
+//               ...) calls f(sum, ..., x[c], ...) for each column c of a row of arrays of E. Rows are added in the order of
+//               the calls, with a barrier between two calls. Its store() writes sums[count][n]. CUDA keeps sums of the first
+//               columns in registers, if the row is aligned to packs;
 //   find(begin, end, f)  returns the first i in [begin, end) for which f(i) is true, or `end`;
 //   copy(n, to, from)  copies n floats; `to` is aligned to 64 bytes;
 //   once(f)     calls f on one lane;
@@ -92,6 +96,33 @@ FSDP_INLINE decltype(auto) call(F& f, std::size_t i, A... arrays) {
     return f(arrays[i]...);
 }
 
+/// The number of threads of a block on GPUs for a body that does not choose another one. It suits rows of a few thousand
+/// elements.
+inline constexpr unsigned default_threads = 256;
+
+/// A body whose rows have width() elements, for which the number of threads is chosen.
+template <class Body>
+concept HasWidth = requires(const Body& body) {
+  body.width();
+};
+
+/// The number of threads of a block on GPUs for rows of `width` elements. A lane then has up to 32 elements, and few lanes
+/// have none. A multiprocessor runs at most 32 blocks at a time, so blocks of one warp still give it 32 warps.
+constexpr unsigned threads_of_width(std::size_t width) {
+  return width <= 1024 ? 32 : width <= 2048 ? 64 : width <= 4096 ? 128 : default_threads;
+}
+
+/// The number of threads of a block that runs `body` on a GPU: the body's cuda_threads, or by its width(), or `otherwise`.
+template <class Body>
+constexpr unsigned threads_of(const Body& body, unsigned otherwise = default_threads) {
+  if constexpr (HasWidth<Body>)
+    return threads_of_width(body.width());
+  else if constexpr (requires { Body::cuda_threads; })
+    return Body::cuda_threads;
+  else
+    return otherwise;
+}
+
 #if !defined(FSDP_GPU)
 
 /// The lanes of a CPU. `level` is a CpuLevel, or 5 for AMX. The level is part of the names of all instantiations, so that the
@@ -137,6 +168,26 @@ struct CpuLanes {
       for (std::size_t r = 1; r < rows; ++r) total += f(r, c);
       g(c, total);
     }
+  }
+
+  template <int count>
+  struct ColumnSums {
+    std::size_t n;
+    float* sums;
+    template <class F, Array... A>
+    FSDP_INLINE void each(F f, A... arrays) {
+      if constexpr (count == 1)
+        CpuLanes::each(n, f, sums, arrays...);
+      else
+        CpuLanes::each(n, f, sums, sums + n, arrays...);
+    }
+    FSDP_INLINE void store() {}
+  };
+  template <class E, int count>
+  FSDP_INLINE static ColumnSums<count> column_sums(std::size_t n, float* sums) {
+    each(
+        count * n, [](float& sum) FSDP_LANE { sum = 0; }, writes(sums));
+    return {n, sums};
   }
 
   template <class F>
@@ -343,6 +394,70 @@ struct CudaLanes {
       }
       __syncthreads();
     }
+  }
+
+  /// If a row is aligned to packs, a lane has packs of columns that are blockDim.x packs apart, and adds the first ones to sums
+  /// in registers. What these do not hold is added to `sums`: the other columns, and rows that are not aligned.
+  template <class E, int count>
+  class ColumnSums {
+   public:
+    FSDP_INLINE ColumnSums(std::size_t n, float* sums) : n_(n), sums_(sums) {
+      CudaLanes::each(
+          count * n, [](float& sum) { sum = 0; }, writes(sums));
+      sync();
+    }
+    template <class F, Array... A>
+    FSDP_INLINE void each(F f, A... arrays) {
+      if (n_ % pack != 0 || !(is_aligned<pack>(arrays) && ...)) return add_from(0, f, arrays...);
+      std::size_t first = pack * threadIdx.x;
+      FSDP_UNROLL
+      for (int k = 0; k < in_registers; ++k, first += pack * blockDim.x)
+        if (first < n_) add_packs(kept_[k], f, Pack<A, pack>(arrays + first)...);
+      if (const std::size_t held = in_registers * pack * blockDim.x; held < n_) add_from(held, f, arrays...);
+    }
+    FSDP_INLINE void store() const {
+      sync();
+      std::size_t first = pack * threadIdx.x;
+      FSDP_UNROLL
+      for (int k = 0; k < in_registers; ++k, first += pack * blockDim.x)
+        for (std::size_t j = 0; j < pack; ++j)
+          for (int s = 0; s < count; ++s)
+            if (first + j < n_) sums_[s * n_ + first + j] += kept_[k].value[s][j];
+    }
+
+   private:
+    // With more registers for sums, fewer than four blocks of 256 threads fit on a multiprocessor.
+    static constexpr int pack = 16 / sizeof(E), in_registers = 2 / count;
+    struct Sums {
+      float value[count][pack];
+    };
+
+    template <class F, Array... A>
+    FSDP_INLINE void add_from(std::size_t first, F f, A... arrays) const {
+      if constexpr (count == 1)
+        walk(n_ - first, f, sums_ + first, (arrays + first)...);
+      else
+        walk(n_ - first, f, sums_ + first, sums_ + n_ + first, (arrays + first)...);
+    }
+    template <class F, class... P>
+    FSDP_INLINE static void add_packs(Sums& sums, F& f, P... packs) {
+      FSDP_UNROLL
+      for (int j = 0; j < pack; ++j) {
+        if constexpr (count == 1)
+          f(sums.value[0][j], packs[j]...);
+        else
+          f(sums.value[0][j], sums.value[1][j], packs[j]...);
+      }
+      (packs.store(), ...);
+    }
+
+    std::size_t n_;
+    float* sums_;
+    Sums kept_[in_registers] = {};
+  };
+  template <class E, int count>
+  FSDP_INLINE static ColumnSums<E, count> column_sums(std::size_t n, float* sums) {
+    return {n, sums};
   }
 
   template <class F>

@@ -17,6 +17,7 @@ struct LayerNormForward {
   std::size_t C;
   float eps;
 
+  std::size_t width() const { return C; }
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
     const E* in = x + r * C;
@@ -49,6 +50,7 @@ struct RmsNormForward {
   std::size_t C;
   float eps, offset = 0;
 
+  std::size_t width() const { return C; }
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
     const E* in = x + r * C;
@@ -80,13 +82,10 @@ struct LayerNormBackward {
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t p) const {
-    float* sum_gain = scratch + 2 * p * C;
-    float* sum_bias = sum_gain + C;
     const E* g = gain;
     const float inverse = 1.0f / static_cast<float>(C);
     const bool keep = add;
-    lanes.each(
-        C, [](float& gain_c, float& bias_c) FSDP_LANE { gain_c = bias_c = 0; }, writes(sum_gain), writes(sum_bias));
+    auto sums_of_rows = lanes.template column_sums<E, 2>(C, scratch + 2 * p * C);
     for (std::size_t r = p * R / partitions; r < (p + 1) * R / partitions; ++r) {
       const E *in = x + r * C, *d = dy + r * C;
       E* out = dx + r * C;
@@ -95,8 +94,7 @@ struct LayerNormBackward {
           C, [](float d_c, float g_c, float) FSDP_LANE { return d_c * g_c; },
           [=](float d_c, float g_c, float x_c) FSDP_LANE { return d_c * g_c * ((x_c - mean) * rstd); }, d, g, in);
       const float a = sums.value[0] * inverse, b = sums.value[1] * inverse;
-      lanes.each(
-          C,
+      sums_of_rows.each(
           [=](float& gain_c, float& bias_c, E& dx_c, float d_c, float g_c, float x_c) FSDP_LANE {
             const float hat = (x_c - mean) * rstd;
             gain_c += d_c * hat;
@@ -104,8 +102,9 @@ struct LayerNormBackward {
             const float value = rstd * (d_c * g_c - a - hat * b);
             dx_c = E(keep ? dx_c + value : value);
           },
-          sum_gain, sum_bias, out, d, g, in);
+          out, d, g, in);
     }
+    sums_of_rows.store();
   }
 };
 
@@ -123,13 +122,11 @@ struct RmsNormBackward {
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t p) const {
-    float* sum_gain = scratch + p * C;
     const E* g = gain;
     const float more = offset;
     const float inverse = 1.0f / static_cast<float>(C);
     const bool keep = add;
-    lanes.each(
-        C, [](float& gain_c) FSDP_LANE { gain_c = 0; }, writes(sum_gain));
+    auto sums_of_rows = lanes.template column_sums<E, 1>(C, scratch + p * C);
     for (std::size_t r = p * R / partitions; r < (p + 1) * R / partitions; ++r) {
       const E *in = x + r * C, *d = dy + r * C;
       E* out = dx + r * C;
@@ -138,16 +135,16 @@ struct RmsNormBackward {
           lanes.sum(
               C, [=](float d_c, float g_c, float x_c) FSDP_LANE { return d_c * (g_c + more) * (x_c * rstd); }, d, g, in) *
           inverse;
-      lanes.each(
-          C,
+      sums_of_rows.each(
           [=](float& gain_c, E& dx_c, float d_c, float g_c, float x_c) FSDP_LANE {
             const float hat = x_c * rstd;
             gain_c += d_c * hat;
             const float value = rstd * (d_c * (g_c + more) - hat * b);
             dx_c = E(keep ? dx_c + value : value);
           },
-          sum_gain, out, d, g, in);
+          out, d, g, in);
     }
+    sums_of_rows.store();
   }
 };
 
@@ -197,13 +194,11 @@ struct HeadNormBackward {
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t p) const {
-    float* sum_gain = scratch + p * D;
     const E* g = gain;
     const float more = offset;
     const float inverse = 1.0f / static_cast<float>(D);
     const std::size_t rows = R * heads;
-    lanes.each(
-        D, [](float& gain_c) FSDP_LANE { gain_c = 0; }, writes(sum_gain));
+    auto sums_of_rows = lanes.template column_sums<E, 1>(D, scratch + p * D);
     for (std::size_t r = p * rows / partitions; r < (p + 1) * rows / partitions; ++r) {
       const E* in = before + r * D;
       E* d = dx + r / heads * stride + r % heads * D;
@@ -213,15 +208,15 @@ struct HeadNormBackward {
           lanes.sum(
               D, [=](float d_c, float g_c, float x_c) FSDP_LANE { return d_c * (g_c + more) * (x_c * rstd); }, d_in, g, in) *
           inverse;
-      lanes.each(
-          D,
+      sums_of_rows.each(
           [=](float& gain_c, E& d_c, float g_c, float x_c) FSDP_LANE {
             const float hat = x_c * rstd, dy_c = d_c;
             gain_c += dy_c * hat;
             d_c = E(rstd * (dy_c * (g_c + more) - hat * b));
           },
-          sum_gain, d, g, in);
+          d, g, in);
     }
+    sums_of_rows.store();
   }
 };
 

@@ -33,6 +33,7 @@ struct AddBias {
   const E* bias;
   std::size_t C;
 
+  std::size_t width() const { return C; }
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
     E* row = x + r * C;
@@ -49,6 +50,7 @@ struct AddResidual {
   std::size_t C;
   DropoutMask mask;
 
+  std::size_t width() const { return C; }
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
     E* out = y + r * C;
@@ -146,6 +148,7 @@ struct BiasActivation {
   const E* bias;
   std::size_t F;
 
+  std::size_t width() const { return F; }
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
     E *to = out + r * F, *row = pre + r * F;
