@@ -93,6 +93,37 @@ void compare_squares() {
   if (wrong > 0) ++failures;
 }
 
+/// Rounding and squares in one kernel, and one after the other on the CPU: the same numbers, and the same sum of squares. Its
+/// blocks differ, so its digits below the highest three may differ.
+void compare_rounding_and_squares() {
+  constexpr std::size_t n = 3 * k::Squares::block + 77, first = k::Squares::block - 5;
+  std::vector<float> wide = numbers(n);
+  std::vector<std::uint16_t> kept(n, 0x3f81);
+  for (std::size_t i = 0; i < n; ++i) wide[i] = std::ldexp(wide[i], static_cast<int>(i / 1000) * 9 - 60);
+  wide[7] = 0x1p-130f;
+  for (const bool add : {false, true}) {
+    const DeviceCopy<float> device_wide(wide);
+    const DeviceCopy<std::uint16_t> device_kept(kept);
+    const DeviceCopy<k::ExactSum> device_sum(std::vector<k::ExactSum>(1));
+    const k::RoundingNoise noise = {{5, 6}, first};
+    const std::size_t blocks = (first % k::Squares::block + n + k::Squares::block - 1) / k::Squares::block;
+    const k::KeepAndSquare body{{add},
+                                {device_wide.data(), {device_kept.data()}, device_wide.data(), n, nullptr, false, noise, {}},
+                                device_sum.data(),
+                                blocks,
+                                2};
+    check(k::run_rows_cuda(nullptr, body, (blocks + 1) / 2), "rounding and squares");
+    k::ExactSum sum;
+    std::vector<float> host_wide = wide;
+    std::vector<std::uint16_t> host_kept = kept;
+    k::round_at_random(cpu(), reinterpret_cast<bf16*>(host_kept.data()), host_wide.data(), n, noise,
+                       add ? k::Write::add : k::Write::overwrite, &sum);
+    const bool same = device_kept.fetch() == host_kept && device_sum.fetch()[0].value() == sum.value() && sum.value() > 0;
+    std::printf("%-24s %s\n", "rounding and squares", same ? "same bits" : "FAILED");
+    if (!same) ++failures;
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -437,5 +468,6 @@ int main() {
   compare("uniform numbers", n, (counters + 255) / 256, 0, [](F x, I) { return k::UniformFill{x, n, 6, 3, 4, 0, 0.02f}; });
 
   compare_squares();
+  compare_rounding_and_squares();
   return failures > 0;
 }
