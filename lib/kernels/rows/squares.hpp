@@ -73,7 +73,7 @@ class DigitSum {
 
 /// Row r adds the squares of its blocks to `sum`; several rows may run at the same time.
 struct Squares {
-  static constexpr unsigned cuda_threads = 128;  // a lane's share of a block costs more instructions than the block itself
+  static constexpr unsigned cuda_threads = 128;  // each lane repeats the instructions of a block that are not for its elements
   static constexpr std::size_t block = 4096;
   /// A digit is an integer of 63 bits, and each square adds up to 32 bits to it.
   static constexpr std::size_t most_before_normalizing = std::size_t{1} << 30;
