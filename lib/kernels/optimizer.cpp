@@ -1,6 +1,8 @@
 // Launches stochastic rounding and, on any device, the row functions of element_update.hpp.
+#include "device/traits.hpp"
 #include "kernels/element_update.hpp"
 #include "kernels/launch.hpp"
+#include "kernels/rows/statistics.hpp"
 
 namespace fsdp::kernels {
 
@@ -12,10 +14,21 @@ RoundingNoise rounding_noise(RandomSite site, std::uint32_t seed, std::uint64_t 
   return {{words[0], words[1]}, first_element};
 }
 
-void round_at_random(Stream& stream, bf16* kept, float* wide, std::size_t n, const RoundingNoise& noise, Write write) {
+void round_at_random(Stream& stream, bf16* kept, float* wide, std::size_t n, const RoundingNoise& noise, Write write,
+                     ExactSum* squares) {
+  const KeepRule rule{write == Write::add};
   const auto memory = memory_of<std::uint16_t, 1>(
       {.parameter = wide, .state = {reinterpret_cast<std::byte*>(kept)}, .gradient = wide, .n = n, .noise = noise});
-  launch(stream, ElementUpdate<KeepRule, std::uint16_t>{{write == Write::add}, memory}, rows_of(memory));
+  const DeviceKernels* const device = stream.kernels();
+  if (!squares || !device || n > Squares::most_before_normalizing) {
+    launch(stream, ElementUpdate<KeepRule, std::uint16_t>{rule, memory}, rows_of(memory));
+    if (squares) add_squares(stream, *squares, wide, n);
+    return;
+  }
+  const std::size_t row = grain_of(stream.kind()).square_blocks, blocks = rows_of(memory);
+  const KeepAndSquare body{rule, memory, squares, blocks, row};
+  device->rows(stream, typeid(KeepAndSquare), &body, (blocks + row - 1) / row);
+  launch(stream, NormalizeSums{squares}, 1);
 }
 
 void move_average(Stream& stream, float* average, const float* values, std::size_t n, double decay, const GradientNorm& norm) {

@@ -30,8 +30,10 @@ RoundingNoise rounding_noise(RandomSite site, std::uint32_t seed, std::uint64_t 
 
 /// Stochastic rounding: kept[n] (=, +=) wide[n]. The result is rounded up or down such that its expected value is exact. Then
 /// wide = kept. Values that bf16 can represent are unchanged. Element i of these arrays has the index noise.first_element + i
-/// in its parameter.
-void round_at_random(Stream& stream, bf16* kept, float* wide, std::size_t n, const RoundingNoise& noise, Write write);
+/// in its parameter. If `squares` is not null, the squares of the rounded values are added to it, in the same pass over memory
+/// on a GPU, and `wide` is undefined afterwards.
+void round_at_random(Stream& stream, bf16* kept, float* wide, std::size_t n, const RoundingNoise& noise, Write write,
+                     ExactSum* squares = nullptr);
 
 /// average[n] = decay * average + (1 - decay) * values, unless the update is skipped (norm.finite is 0). With decay 0 it is a
 /// copy.

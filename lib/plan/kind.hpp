@@ -184,6 +184,9 @@ extern const Kind upcast_gradient, upcast_master;  // convert this rank's bf16 s
 /// Round fp32 numbers to bf16 stochastically, so that the expected value stays the same, and set the fp32 numbers to the
 /// rounded ones.
 extern const Kind round_whole_gradient, round_gradient, round_master;
+/// Round the complete sum of a gradient, and add the squares of the rounded numbers as add_squares does. The fp32 numbers are
+/// undefined afterwards.
+extern const Kind round_whole_gradient_and_square, round_gradient_and_square;
 // operations/optimizer.cpp
 extern const Kind statistics;        // LAMB, Adafactor: this rank's part of the sums over a unit's whole tensors, in one round
 extern const Kind directions;        // Muon: computes this rank's part of the matrices from which a unit's update is computed

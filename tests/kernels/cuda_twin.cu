@@ -3,6 +3,7 @@
 #include "kernels/cuda_twin.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -188,6 +189,64 @@ void compare_losses(std::size_t V, std::size_t piece) {
                     std::memcmp(&one[4 * R], &start[4 * R], R * V * sizeof(E)) != 0;
   std::printf("loss and gradients of %zu columns in pieces of %zu: %s\n", V, piece, same ? "same bits" : "FAILED");
   if (!same) ++failures;
+}
+
+/// Exact sums of squares: all integers must agree. Exponents differ within the blocks of 4,096 squares and between them, so
+/// that digits change within a row.
+void compare_squares() {
+  constexpr std::size_t block = k::Squares::block, most = 5 * block + 77, row = 8 * block;
+  const auto bad = [](std::size_t n, std::size_t first, bool non_finite) {
+    std::vector<float> x = numbers(first + n);
+    for (std::size_t i = 0; i < n; ++i) {
+      const auto b = static_cast<int>(i / block), spread = static_cast<int>(i * 7919 % 97);
+      x[first + i] = std::ldexp(x[first + i], std::array{-100, 20, 21, -110, 126}[static_cast<std::size_t>(b % 5)] - spread);
+    }
+    if (non_finite && n > 0) x[first + n / 2] = INFINITY, x[first + n / 3] = NAN, x[first + n - 1] = -INFINITY;
+    std::vector<k::ExactSum> host(1);
+    k::launch(cpu(), k::Squares{host.data(), x.data() + first, n, row}, (n + row - 1) / row);
+    const DeviceCopy<float> on_device(x);
+    const DeviceCopy<k::ExactSum> sum(std::vector<k::ExactSum>(1));
+    check(k::run_rows_cuda(nullptr, k::Squares{sum.data(), on_device.data() + first, n, row}, (n + row - 1) / row), "squares");
+    const std::vector<k::ExactSum> got = sum.fetch();
+    return std::memcmp(got.data(), host.data(), sizeof(k::ExactSum)) != 0;
+  };
+  int wrong = 0;
+  for (std::size_t n = 0; n <= block; n += n < 66 ? 1 : 371) wrong += bad(n, n % 5, n % 2 == 1);
+  for (const std::size_t n : {block - 1, block, block + 1, 2 * block, most})
+    for (const std::size_t first : {0, 1, 3}) wrong += bad(n, first, false) + bad(n, first, true);
+  std::printf("%-24s %s\n", "squares", wrong == 0 ? "same integers" : "FAILED");
+  if (wrong > 0) ++failures;
+}
+
+/// Rounding and squares in one kernel, and one after the other on the CPU: the same numbers, and the same sum of squares. Its
+/// blocks differ, so its digits below the highest three may differ.
+void compare_rounding_and_squares() {
+  constexpr std::size_t n = 3 * k::Squares::block + 77, first = k::Squares::block - 5;
+  std::vector<float> wide = numbers(n);
+  std::vector<std::uint16_t> kept(n, 0x3f81);
+  for (std::size_t i = 0; i < n; ++i) wide[i] = std::ldexp(wide[i], static_cast<int>(i / 1000) * 2 - 30);
+  wide[7] = 0x1p-130f;
+  for (const bool add : {false, true}) {
+    const DeviceCopy<float> device_wide(wide);
+    const DeviceCopy<std::uint16_t> device_kept(kept);
+    const DeviceCopy<k::ExactSum> device_sum(std::vector<k::ExactSum>(1));
+    const k::RoundingNoise noise = {{5, 6}, first};
+    const std::size_t blocks = (first % k::Squares::block + n + k::Squares::block - 1) / k::Squares::block;
+    const k::KeepAndSquare body{{add},
+                                {device_wide.data(), {device_kept.data()}, device_wide.data(), n, nullptr, false, noise, {}},
+                                device_sum.data(),
+                                blocks,
+                                2};
+    check(k::run_rows_cuda(nullptr, body, (blocks + 1) / 2), "rounding and squares");
+    k::ExactSum sum;
+    std::vector<float> host_wide = wide;
+    std::vector<std::uint16_t> host_kept = kept;
+    k::round_at_random(cpu(), reinterpret_cast<bf16*>(host_kept.data()), host_wide.data(), n, noise,
+                       add ? k::Write::add : k::Write::overwrite, &sum);
+    const bool same = device_kept.fetch() == host_kept && device_sum.fetch()[0].value() == sum.value() && sum.value() > 0;
+    std::printf("%-24s %s\n", "rounding and squares", same ? "same bits" : "FAILED");
+    if (!same) ++failures;
+  }
 }
 
 }  // namespace
@@ -573,19 +632,7 @@ int main() {
   compare("normal numbers", n, (counters + 255) / 256, 0, [](F x, I) { return k::NormalFill{x, n, 6, 3, 4, 0.5f, 0.02f}; });
   compare("uniform numbers", n, (counters + 255) / 256, 0, [](F x, I) { return k::UniformFill{x, n, 6, 3, 4, 0, 0.02f}; });
 
-  // Exact sums: all integers must agree.
-  std::vector<float> x = numbers(n);
-  for (std::size_t i = 0; i < n; ++i) x[i] = std::ldexp(x[i], static_cast<int>(i % 200) - 100);
-  x[5] = INFINITY;
-  std::vector<k::ExactSum> host(1);
-  const std::size_t row = 8 * k::Squares::block, rows = (n + row - 1) / row;
-  k::launch(cpu(), k::Squares{host.data(), x.data(), n, row}, rows);
-  const DeviceCopy<float> device_x(x);
-  const DeviceCopy<k::ExactSum> device(std::vector<k::ExactSum>(1));
-  check(k::run_rows_cuda(nullptr, k::Squares{device.data(), device_x.data(), n, row}, rows), "squares");
-  const std::vector<k::ExactSum> got = device.fetch();
-  const bool same = std::memcmp(got.data(), host.data(), sizeof(k::ExactSum)) == 0;
-  std::printf("%-24s %s\n", "squares", same ? "same integers" : "FAILED");
-  if (!same) ++failures;
+  compare_squares();
+  compare_rounding_and_squares();
   return failures > 0;
 }

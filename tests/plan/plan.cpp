@@ -594,8 +594,10 @@ BOOST_AUTO_TEST_CASE(what_is_kept_in_bf16_is_proved) {
           const auto is_refused = [&] { return refuses(b, row, DType::bf16, micro_batches); };
           for (std::size_t i = 0; i < b.plan.update.size(); ++i) {
             const Operation right = b.plan.update[i];
-            const auto& [rounds, widens] = std::pair(std::set{&round_whole_gradient, &round_gradient, &round_master},
-                                                     std::set{&upcast_gradient, &upcast_master});
+            const auto& [rounds, widens] =
+                std::pair(std::set{&round_whole_gradient, &round_gradient, &round_whole_gradient_and_square,
+                                   &round_gradient_and_square, &round_master},
+                          std::set{&upcast_gradient, &upcast_master});
             if (!rounds.contains(right.kind) && !widens.contains(right.kind)) continue;
             const std::string what =
                 format("{}, {}, {} micro-batches: {}", row.name, optimizer->name, micro_batches, title_of(right, b.layout));
@@ -625,6 +627,16 @@ BOOST_AUTO_TEST_CASE(what_is_kept_in_bf16_is_proved) {
       "full", [&](Plan& p) { forget(p, round_gradient); }, "adds to a gradient that does not exist");
   check(
       "none", [&](Plan& p) { forget(p, round_whole_gradient, 1); }, "which is not reduced");
+  // The last rounding adds the squares, and leaves no fp32 gradient.
+  const Built b = build("full", 3, 4, {.micro_batches = 2}, {}, {}, adamw_optimizer(), kept_in_bf16);
+  BOOST_TEST(count(b.plan.update, add_squares) == 0u);
+  BOOST_TEST(count(b.plan.update, round_gradient_and_square) == b.layout.units().size());
+  check(
+      "full", [&](Plan& p) { forget(p, round_gradient_and_square, 1); }, "does not include the gradient of");
+  check(
+      "full", [&](Plan& p) { repeat_the_first(p, round_gradient_and_square); }, "twice");
+  check(
+      "full", [&](Plan& p) { forget(p, upcast_gradient); }, "the gradient");
   check(
       "full", [&](Plan& p) { forget(p, round_master, 1); }, "is not kept");
   check(
@@ -672,7 +684,7 @@ BOOST_AUTO_TEST_CASE(bf16_state_is_updated_in_one_pass) {
   check([](Plan& p) { forget(p, optimizer_16_bit, 1); }, "is not updated");
   check([](Plan& p) { repeat_the_first(p, optimizer_16_bit); }, "updates parameters twice");
   check([](Plan& p) { forget(p, gradient_norm); }, "comes before the gradient norm");
-  check([](Plan& p) { forget(p, round_gradient, 1); }, "");
+  check([](Plan& p) { forget(p, round_gradient_and_square, 1); }, "");
   check([](Plan& p) { place_of(operation(p, optimizer_16_bit, 1), kept_gradient) = p.gradients[0]; }, "in another place than");
   check([](Plan& p) { place_of(operation(p, optimizer_16_bit, 1), kept_master) = p.master[0]; }, "in another place than");
   check([](Plan& p) { operation(p, optimizer_16_bit).count -= 1; }, "");

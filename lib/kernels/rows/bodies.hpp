@@ -19,11 +19,12 @@
 #include "kernels/rows/squares.hpp"
 #include "kernels/rows/statistics.hpp"
 
-/// Optimizer updates of single elements. Only CUDA uses this list: on the CPU, each call of update_elements() compiles the loop
-/// for its rule.
-#define FSDP_ELEMENT_UPDATES(X)     \
-  FSDP_ELEMENT_UPDATES_OF(X, float) \
-  FSDP_ELEMENT_UPDATES_OF(X, std::uint16_t) X(ElementUpdate<SgdRule, float>) FSDP_NARROW_UPDATES(X)
+/// Optimizer updates of single elements, and KeepAndSquare. Only CUDA uses this list: on the CPU, each call of
+/// update_elements() compiles the loop for its rule.
+#define FSDP_ELEMENT_UPDATES(X)             \
+  FSDP_ELEMENT_UPDATES_OF(X, float)         \
+  FSDP_ELEMENT_UPDATES_OF(X, std::uint16_t) \
+  X(ElementUpdate<SgdRule, float>) X(KeepAndSquare) FSDP_NARROW_UPDATES(X)
 #define FSDP_ELEMENT_UPDATES_OF(X, State)      \
   X(ElementUpdate<AdamRule<false>, State>)     \
   X(ElementUpdate<AdamRule<true>, State>)      \

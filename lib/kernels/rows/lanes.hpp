@@ -21,13 +21,14 @@
 //               ...) calls f(sum, ..., x[c], ...) for each column c of a row of arrays of E. Rows are added in the order of
 //               the calls, with a barrier between two calls. Its store() writes sums[count][n]. CUDA keeps sums of the first
 //               columns in registers, if the row is aligned to packs;
+//   total(values)  returns the sums of the Several integers that each lane has;
 //   find(begin, end, f)  returns the first i in [begin, end) for which f(i) is true, or `end`;
 //   copy(n, to, from)  copies n floats; `to` is aligned to 64 bytes;
 //   once(f)     calls f on one lane;
 //   add(to, value)  *to += value, for integers, atomically: other rows may add to it at the same time;
 //   sync()      is a barrier: lanes see what other lanes wrote before the barrier. Without a barrier, an each() may not see
-//               what the previous each() wrote, since another lane may have written the element. sum, sums and max include a
-//               barrier, and so do columns and find of a range that is not empty; rows has a barrier only at its end.
+//               what the previous each() wrote, since another lane may have written the element. sum, sums, max and total
+//               include a barrier, and so do columns and find of a range that is not empty; rows has a barrier only at its end.
 #pragma once
 
 #include <cstddef>
@@ -270,6 +271,11 @@ struct CpuLanes {
     return part[0];
   }
 
+  template <class T, int count>
+  FSDP_INLINE static Several<T, count> total(Several<T, count> values) {
+    return values;
+  }
+
   FSDP_INLINE static void copy(std::size_t n, float* to, const float* from) { copy_past_caches(n, to, from); }
 
   template <class F>
@@ -490,7 +496,7 @@ struct CudaLanes {
           value.value[1] += g(x...);
         },
         arrays...);
-    return add_up(value);
+    return total(value);
   }
 
   template <class F, class G, class H, Array... A>
@@ -504,7 +510,7 @@ struct CudaLanes {
           value.value[2] += h(x...);
         },
         arrays...);
-    return add_up(value);
+    return total(value);
   }
 
   template <class T, class F, Array... A>
@@ -517,7 +523,15 @@ struct CudaLanes {
           value = other > value ? other : value;
         },
         arrays...);
-    return reduce(value, [](T a, T b) { return b > a ? b : a; });
+    if constexpr (std::is_same_v<T, std::int32_t>)
+      return largest(value);
+    else
+      return reduce(value, [](T a, T b) { return b > a ? b : a; });
+  }
+
+  template <class T, int count>
+  FSDP_INLINE static Several<T, count> total(Several<T, count> values) {
+    return reduce(values, [](T a, T b) { return a + b; });
   }
 
   FSDP_INLINE static void copy(std::size_t n, float* to, const float* from) {
@@ -592,9 +606,16 @@ struct CudaLanes {
     __syncthreads();
     return values;
   }
-  template <class T, int count>
-  FSDP_INLINE static Several<T, count> add_up(Several<T, count> values) {
-    return reduce(values, [](T a, T b) { return a + b; });
+  /// As reduce(), with the instruction that compares the integers of a warp.
+  FSDP_INLINE static std::int32_t largest(std::int32_t value) {
+    __shared__ std::int32_t part[most_warps];
+    value = largest_of_warp(value);
+    if (lane_of_warp() == 0) part[warp_of_block()] = value;
+    __syncthreads();
+    if (lane_of_warp() < blockDim.x / warp_size) value = part[lane_of_warp()];
+    value = largest_of_warp(value);
+    __syncthreads();
+    return value;
   }
 };
 

@@ -10,21 +10,19 @@
 
 namespace fsdp::kernels {
 
-/// Sums of squares that have not been added to the ExactSum yet, for one digit and the two digits below it. One lane collects
-/// the sums while the digit stays the same, and then adds all of them at once.
+/// A lane's sums of squares that have not been added to the ExactSum yet, for one digit and the two digits below it. Each lane
+/// collects its sums while the digit stays the same. Then one lane adds the sums of all lanes at once.
 class PendingSquares {
  public:
   FSDP_INLINE explicit PendingSquares(ExactSum* to) : to_(to) {}
 
-  /// Adds the digits of a block whose largest square is in `digit`.
+  /// Adds this lane's digits of a block whose largest square is in `digit`.
   template <class Lanes>
-  FSDP_INLINE void add(Lanes lanes, std::int64_t digit, const Several<double, 3>& digits) {
+  FSDP_INLINE void add(Lanes lanes, std::int64_t digit, const Several<std::int64_t, 3>& digits) {
     if (digit != digit_) flush(lanes);
     digit_ = digit;
     blocks_ += 1;
-    first_ += static_cast<std::int64_t>(digits.value[0]);
-    second_ += static_cast<std::int64_t>(digits.value[1]);
-    third_ += static_cast<std::int64_t>(digits.value[2]);
+    for (int i = 0; i < 3; ++i) digits_.value[i] += digits.value[i];
   }
   template <class Lanes>
   FSDP_INLINE void add_non_finite(Lanes lanes, std::int64_t count) const {
@@ -34,22 +32,48 @@ class PendingSquares {
   template <class Lanes>
   FSDP_INLINE void flush(Lanes lanes) {
     if (blocks_ == 0) return;
-    lanes.once([p = *this]() FSDP_LANE {
+    const Several<std::int64_t, 3> total = lanes.total(digits_);
+    lanes.once([p = *this, total]() FSDP_LANE {
       Lanes::add(&p.to_->tops[p.digit_], p.blocks_);
-      Lanes::add(&p.to_->digits[p.digit_], p.first_);
-      if (p.digit_ >= 1) Lanes::add(&p.to_->digits[p.digit_ - 1], p.second_);
-      if (p.digit_ >= 2) Lanes::add(&p.to_->digits[p.digit_ - 2], p.third_);
+      Lanes::add(&p.to_->digits[p.digit_], total.value[0]);
+      if (p.digit_ >= 1) Lanes::add(&p.to_->digits[p.digit_ - 1], total.value[1]);
+      if (p.digit_ >= 2) Lanes::add(&p.to_->digits[p.digit_ - 2], total.value[2]);
     });
-    blocks_ = first_ = second_ = third_ = 0;
+    blocks_ = 0;
+    digits_ = {};
   }
 
  private:
   ExactSum* to_;
-  std::int64_t digit_ = 0, blocks_ = 0, first_ = 0, second_ = 0, third_ = 0;
+  std::int64_t digit_ = 0, blocks_ = 0;
+  Several<std::int64_t, 3> digits_{};
 };
+
+#if defined(FSDP_GPU)
+/// A lane's sum of one digit of squares. It is a double from 2^52 to 2^53 in units of the digit, so that a sum that is rounded
+/// down loses only the digits below.
+class DigitSum {
+ public:
+  FSDP_INLINE explicit DigitSum(double unit) : zero_(unit * 0x1p52), sum_(zero_) {}
+
+  /// Adds the digit of `rest`, at least 0 and below 2^32 units. Returns what is left for the digits below.
+  FSDP_INLINE double add(double rest) {
+    const double sum = __dadd_rd(sum_, rest), left = rest - (sum - sum_);
+    sum_ = sum;
+    return left;
+  }
+  FSDP_INLINE std::int64_t units() const {
+    return __builtin_bit_cast(std::int64_t, sum_) - __builtin_bit_cast(std::int64_t, zero_);
+  }
+
+ private:
+  double zero_, sum_;
+};
+#endif
 
 /// Row r adds the squares of its blocks to `sum`; several rows may run at the same time.
 struct Squares {
+  static constexpr unsigned cuda_threads = 128;  // each lane repeats the instructions of a block that are not for its elements
   static constexpr std::size_t block = 4096;
   /// A digit is an integer of 63 bits, and each square adds up to 32 bits to it.
   static constexpr std::size_t most_before_normalizing = std::size_t{1} << 30;
@@ -87,10 +111,11 @@ struct Squares {
   template <class Lanes, class Value, Array... A>
   FSDP_INLINE static void add_block(Lanes lanes, PendingSquares& pending, std::size_t count, Value value_of, A... arrays) {
     constexpr std::int32_t infinity = 0x7f800000;
-    std::int32_t top = lanes.max(
-        count, std::int32_t{0}, [=](auto... x) FSDP_LANE { return magnitude(value_of(x...)); }, arrays...);
+    std::int32_t non_finite = 0,
+                 top = lanes.max(
+                     count, std::int32_t{0}, [=](auto... x) FSDP_LANE { return magnitude(value_of(x...)); }, arrays...);
     if (top >= infinity) {
-      const std::int32_t non_finite = lanes.sum(
+      non_finite = lanes.sum(
           count, [=](auto... x) FSDP_LANE { return magnitude(value_of(x...)) < infinity ? 0 : 1; }, arrays...);
       top = lanes.max(
           count, std::int32_t{0},
@@ -107,6 +132,26 @@ struct Squares {
     // The exponent of largest^2, from the double's bits; the square is at least 2^-298, so it is normal.
     const std::int64_t exponent = (__builtin_bit_cast(std::int64_t, largest * largest) >> 52) - 1023;
     const std::int64_t digit = (exponent + 320) / 32;
+#if defined(FSDP_GPU)
+    const double unit = power_of_two(32 * digit - 320);
+    DigitSum first(unit), second(unit * 0x1p-32), third(unit * 0x1p-64);
+    const auto add = [&](float x_i) {
+      const double value = static_cast<double>(x_i);
+      third.add(second.add(first.add(value * value)));
+    };
+    if (non_finite == 0)
+      lanes.each(
+          count, [&](auto... x) { add(value_of(x...)); }, arrays...);
+    else
+      lanes.each(
+          count,
+          [&](auto... x) {
+            const float x_i = value_of(x...);
+            if (magnitude(x_i) < infinity) add(x_i);
+          },
+          arrays...);
+    pending.add(lanes, digit, {{first.units(), second.units(), third.units()}});
+#else
     const double scale = power_of_two(320 - 32 * digit);  // 1 / the unit of that digit
     // The first three digits of a square. At most 4096 numbers below 2^32 are added, which is exact in double.
     auto first = [=](auto... x) FSDP_LANE {
@@ -119,7 +164,10 @@ struct Squares {
         count, [=](auto... x) FSDP_LANE { return floor(first(x...)); },
         [=](auto... x) FSDP_LANE { return floor(next(first(x...))); },
         [=](auto... x) FSDP_LANE { return floor(next(next(first(x...)))); }, arrays...);
-    pending.add(lanes, digit, d);
+    pending.add(lanes, digit,
+                {{static_cast<std::int64_t>(d.value[0]), static_cast<std::int64_t>(d.value[1]),
+                  static_cast<std::int64_t>(d.value[2])}});
+#endif
   }
 };
 

@@ -370,6 +370,32 @@ struct VarianceStatistics {
   }
 };
 
+/// Row r: KeepRule for the blocks of the row, without the new parameters, and adds the squares of the rounded numbers to `sum`.
+/// Only GPUs run it: a CPU rounds with denormals that count as 0, but adds the squares of all numbers.
+struct KeepAndSquare {
+  static constexpr unsigned cuda_threads = Squares::cuda_threads;
+  KeepRule rule;
+  ElementMemory<std::uint16_t, 1> memory;
+  ExactSum* sum;
+  std::size_t blocks, row;  // in total and per row
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
+    const ElementMemory<std::uint16_t, 1> m = memory;
+    PendingSquares pending(sum);
+    const std::size_t end = blocks < (r + 1) * row ? blocks : (r + 1) * row;
+    for (std::size_t b = r * row; b < end; ++b) {
+      m.each(
+          lanes, b, [keep = rule](float* s, float p) FSDP_LANE { keep(p, 0, s); }, static_cast<const float*>(m.parameter));
+      lanes.sync();
+      Squares::add_block(
+          lanes, pending, m.end(b) - m.begin(b), [=](std::uint16_t kept) FSDP_LANE { return m.value_of(kept); },
+          m.state_of_row(0, b));
+    }
+    pending.flush(lanes);
+  }
+};
+
 /// Updates the parameter. The state is unchanged: rounding a bf16 number to bf16 again does not change it.
 struct VarianceRule {
   static constexpr int states = 1;

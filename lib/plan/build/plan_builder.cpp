@@ -655,18 +655,22 @@ class Builder {
 
   /// Rounds fp32 sums of a unit's gradient to the 16-bit gradient that is kept between micro-batches. `wide` is the place of
   /// these sums, which are of the whole gradient or of this rank's part. If `add` is true, the kept gradient is added before
-  /// rounding.
-  void keep_gradient(List& list, int u, const Location& wide, bool add) {
+  /// rounding. If `last` is true, the squares of the rounded gradient are added to the update's sums.
+  void keep_gradient(List& list, int u, const Location& wide, bool add, bool last) {
     const bool is_whole = wide == at(plan_.whole_gradients, u);
-    emit(list, {.kind = is_whole ? &kinds::round_whole_gradient : &kinds::round_gradient,
-                .stream = StreamId::reduce,
-                .unit = u,
-                .accumulate = add,
-                .count = is_whole ? units_.unit(u).padded_numel : units_.shard_numel(u),
-                .type = units_.unit(u).types.gradient,
-                .operands = {{is_whole ? whole_gradient : gradient, wide},
-                             is_whole ? Operand{kept_whole_gradient, at(plan_.kept_whole_gradients, u)}
-                                      : Operand{kept_gradient, at(plan_.gradients, u)}}});
+    const Kind* const kind = is_whole ? (last ? &kinds::round_whole_gradient_and_square : &kinds::round_whole_gradient)
+                                      : (last ? &kinds::round_gradient_and_square : &kinds::round_gradient);
+    Operation op = {.kind = kind,
+                    .stream = StreamId::reduce,
+                    .unit = u,
+                    .accumulate = add,
+                    .count = is_whole ? units_.unit(u).padded_numel : units_.shard_numel(u),
+                    .type = units_.unit(u).types.gradient,
+                    .operands = {{is_whole ? whole_gradient : gradient, wide},
+                                 is_whole ? Operand{kept_whole_gradient, at(plan_.kept_whole_gradients, u)}
+                                          : Operand{kept_gradient, at(plan_.gradients, u)}}};
+    if (last) op.operands.push_back({sums, plan_.sums});
+    emit(list, std::move(op));
   }
 
   /// Reduces a unit's gradient, which is complete on this rank for this micro-batch: it becomes partial sum number `i` over all
@@ -681,18 +685,18 @@ class Builder {
                add = tree ? m % 2 == 1 && !(scattered && replicated) : m > 0 && !whole_are_kept;
     const int i = tree ? std::popcount(m) - (add ? 1 : 0) : 0;
     const Location whole = at(plan_.whole_gradients, u), mine = scattered ? partial_sum(u, i) : whole;
-    if (narrow && whole_are_kept && options_.micro_batches > 1) keep_gradient(list, u, whole, m > 0);
+    if (narrow && whole_are_kept && options_.micro_batches > 1) keep_gradient(list, u, whole, m > 0, false);
     if (scattered && (last || !whole_are_kept)) {
       scatter_gradient(list, u, mine, add && !narrow);
-      if (narrow && (add || !last || !replicated)) keep_gradient(list, u, mine, add);  // else it is kept below
+      if (narrow && (add || !last || !replicated)) keep_gradient(list, u, mine, add, last && !replicated);
     }
     if (replicated && (last || tree)) {
       sum_over_replicas(list, u, mine);
-      if (narrow) keep_gradient(list, u, mine, false);
+      if (narrow) keep_gradient(list, u, mine, false, last);
     }
     if (tree && !scattered) emit_sum(list, u, whole, partial_sum(u, i), add);
     if (tree) join_sums(list, u, i, last ? 1 : std::popcount(m + 1));
-    if (last) emit(list, kinds::add_squares, u, {{gradient, at(plan_.wide_gradients, u)}, {sums, plan_.sums}});
+    if (last && !narrow) emit(list, kinds::add_squares, u, {{gradient, at(plan_.wide_gradients, u)}, {sums, plan_.sums}});
   }
 
   /// The place of a partial sum of a unit's gradient in fp32. Number 0 is the total in the end; only a tree has others.

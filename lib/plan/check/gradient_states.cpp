@@ -154,6 +154,11 @@ void GradientStates::keep_gradient(const Operation& op) {
   unit.kept_is_reduced = unit.reduced;
 }
 
+void GradientStates::keep_and_square(const Operation& op) {
+  keep_gradient(op);
+  take_squares(op);
+}
+
 void GradientStates::keep_master(const Operation& op) {
   if (!unit_of(op).updated) fail("comes before the parameters are updated");
   if (std::exchange(unit_of(op).master_is_kept, true)) fail("rounds parameters twice");

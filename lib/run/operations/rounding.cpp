@@ -14,6 +14,9 @@ constexpr OperandSpec of_upcast_gradient[] = {{kept_gradient, reads}, {gradient,
 constexpr OperandSpec of_upcast_master[] = {{kept_master, reads}, {master, overwrites}};
 constexpr OperandSpec of_round_whole_gradient[] = {{whole_gradient, changes}, {kept_whole_gradient, accumulates}};
 constexpr OperandSpec of_round_gradient[] = {{gradient, changes}, {kept_gradient, accumulates}};
+constexpr OperandSpec of_round_whole_and_square[] = {
+    {whole_gradient, consumes}, {kept_whole_gradient, accumulates}, {sums, changes}};
+constexpr OperandSpec of_round_and_square[] = {{gradient, consumes}, {kept_gradient, accumulates}, {sums, changes}};
 constexpr OperandSpec of_round_master[] = {{master, changes}, {kept_master, overwrites}};
 
 Amount of_kept_gradient(const Query& q) { return {q.shard_numel(), q.unit().types.gradient}; }
@@ -26,22 +29,31 @@ Cost both(double passes, const Operation& op) {
 Cost upcast_cost(const Operation& op, const Costing&) { return both(1, op); }
 /// Reads and writes the fp32 and the 16-bit values, and converts the rounded values back to fp32.
 Cost rounding_cost(const Operation& op, const Costing&) { return both(3, op); }
+/// Reads the fp32 values, and reads and writes the 16-bit ones.
+Cost rounding_and_squares_cost(const Operation& op, const Costing&) {
+  return {.memory_bytes = static_cast<double>(2 * op.bytes() + op.count * sizeof(float))};
+}
 
 /// A part of the noise's random key, so that each sum of a gradient in an update is rounded with different noise.
 std::uint32_t time_of(const Operation& op) { return static_cast<std::uint32_t>(2 * op.micro_batch + (op.accumulate ? 1 : 0)); }
 
-/// The noise of an element depends on its position in its parameter, not on the rank that holds it.
+/// The noise of an element depends on its position in its parameter, not on the rank that holds it. If the operation has sums,
+/// the squares of the rounded values are added to them. Only one rank of the shard axis counts a unit that all of them hold
+/// whole.
 void round_range(const Running& r, OperandName wide, OperandName kept, RandomSite site, std::uint32_t time,
                  std::size_t parameter, Range range, std::size_t offset) {
+  auto* const all = r.unit().sharded || r.rank.shard == 0 ? r.at<UpdateSums>(sums) : nullptr;
   kernels::round_at_random(r.stream, r.at<bf16>(kept) + offset, r.at<float>(wide) + offset, range.size(),
                            kernels::rounding_noise(site, r.rank.optimizer.seed, r.scalars.update, parameter, range.begin, time),
-                           r.write());
+                           r.write(), all ? &all->squares : nullptr);
 }
 
 void round_shard(const Running& r, OperandName wide, OperandName kept, RandomSite site, std::uint32_t time) {
   for (const OptimizerSlice& slice : r.parts().slices)
     round_range(r, wide, kept, site, time, slice.parameter, slice.range, slice.offset);
 }
+
+void round_part(const Running& r) { round_shard(r, gradient, kept_gradient, RandomSite::gradient_sums, time_of(r.op)); }
 
 /// Sets the gaps between parameters to zero, so that they add nothing to sums.
 void round_whole(const Running& r) {
@@ -100,10 +112,16 @@ constinit const Kind round_whole_gradient =
     row("round whole gradient at random", of_round_whole_gradient, round_whole, rounding_cost, of_kept_whole_gradient,
         protocol<&GradientStates::keep_gradient>);
 
-constinit const Kind round_gradient = row(
-    "round gradient at random", of_round_gradient,
-    [](const Running& r) { round_shard(r, gradient, kept_gradient, RandomSite::gradient_sums, time_of(r.op)); }, rounding_cost,
-    of_kept_gradient, protocol<&GradientStates::keep_gradient>);
+constinit const Kind round_gradient = row("round gradient at random", of_round_gradient, round_part, rounding_cost,
+                                          of_kept_gradient, protocol<&GradientStates::keep_gradient>);
+
+constinit const Kind round_whole_gradient_and_square =
+    row("round whole gradient at random, squares", of_round_whole_and_square, round_whole, rounding_and_squares_cost,
+        of_kept_whole_gradient, protocol<&GradientStates::keep_and_square>);
+
+constinit const Kind round_gradient_and_square =
+    row("round gradient at random, squares", of_round_and_square, round_part, rounding_and_squares_cost, of_kept_gradient,
+        protocol<&GradientStates::keep_and_square>);
 
 constinit const Kind round_master = row(
     "round parameters at random", of_round_master,

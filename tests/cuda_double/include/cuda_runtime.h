@@ -6,6 +6,7 @@
 // see dynamic_shared() in device/cuda/launch.hpp.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -86,6 +87,21 @@ inline int __any_sync(unsigned, int predicate) {
     for (unsigned i = 0; i < 32; ++i) *static_cast<int*>(lanes[i]) = any;
   });
   return predicate;
+}
+
+inline int __reduce_max_sync(unsigned, int value) {
+  fsdp::cuda_double::meet(&value, [](void* const* lanes) {
+    int most = *static_cast<const int*>(lanes[0]);
+    for (unsigned i = 1; i < 32; ++i) most = std::max(most, *static_cast<const int*>(lanes[i]));
+    for (unsigned i = 0; i < 32; ++i) *static_cast<int*>(lanes[i]) = most;
+  });
+  return value;
+}
+
+/// a + b, rounded down. The sum is finite. Its error is computed as in Knuth's "The Art of Computer Programming", 4.2.2.
+inline double __dadd_rd(double a, double b) {
+  const double sum = a + b, b_of_sum = sum - a, error = (a - (sum - b_of_sum)) + (b - b_of_sum);
+  return error < 0 ? std::nextafter(sum, -INFINITY) : sum;
 }
 
 inline unsigned long long atomicAdd(unsigned long long* to, unsigned long long value) {
