@@ -300,9 +300,9 @@ std::vector<std::string> timed(int np, int last, const std::vector<std::string>&
   return words;
 }
 
-Outcome run_in(const fs::path& folder, const std::string& name, const std::vector<std::string>& words) {
-  fs::create_directories(folder / name);
-  return run(folder / name, words);
+Outcome run_in(const fs::path& folder, const std::string& part, const std::vector<std::string>& words) {
+  fs::create_directories(folder / part);
+  return run(folder / part, words);
 }
 
 // The double has two algorithms for each product, which add in other orders. A variable makes one of them slow.
@@ -403,10 +403,10 @@ double largest_difference(const std::vector<double>& a, const std::vector<double
 // Rounding is allowed 5e-3 in bf16, as in run.golden_on_gpu.
 BOOST_AUTO_TEST_CASE(the_loss_is_within_bounds_and_repeatable) {
   const auto folder = fresh_folder();
-  const auto train = [&](const std::string& name, int np, int last, std::vector<std::string> more,
+  const auto train = [&](const std::string& part, int np, int last, std::vector<std::string> more,
                          const std::string& variable = "A=0") {
     more.push_back("--bf16");
-    const Outcome outcome = run_in(folder, name, timed(np, last, more, variable));
+    const Outcome outcome = run_in(folder, part, timed(np, last, more, variable));
     BOOST_TEST(outcome.code == 0, outcome.output);
     return outcome;
   };
@@ -446,15 +446,15 @@ BOOST_AUTO_TEST_CASE(the_loss_is_within_bounds_and_repeatable) {
 BOOST_AUTO_TEST_CASE(models_of_fairseq) {
   for (const char* activation : {"relu", "gelu"}) {
     const auto folder = fresh_folder();
-    const auto train = [&](const std::string& name, int np, std::vector<std::string> more) {
+    const auto train = [&](const std::string& part, int np, std::vector<std::string> more) {
       more.insert(more.end(), {"--bf16", "--arch", "transformer_lm_gpt3_small", "--decoder-layers", "2", "--decoder-embed-dim",
                                "32", "--decoder-attention-heads", "4", "--vocab-size", "512", "--activation-fn", activation});
       std::vector<std::string> words = timed(np, 4, more);
       const auto model = std::find(words.begin(), words.end(), "--model");
       words.erase(model, model + 2);
-      const Outcome outcome = run_in(folder, name, words);
+      const Outcome outcome = run_in(folder, part, words);
       BOOST_TEST(outcome.code == 0, outcome.output);
-      return losses(folder / name);
+      return losses(folder / part);
     };
     const std::vector<double> own = train("own", 1, {}), fused = train("fused", 1, {fusion});
     BOOST_TEST(largest_difference(own, fused) > 0);

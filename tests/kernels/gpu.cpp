@@ -3,6 +3,7 @@
 // attention, which have separate code on the GPU, are also compared.
 #include <boost/mpl/list.hpp>
 
+#include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/timer.hpp"
 #include "device/memory_view.hpp"
