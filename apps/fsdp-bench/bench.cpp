@@ -220,9 +220,9 @@ void require_read(const OptionTable& table, std::string_view what) {
         "decoder-kv-heads", "vocab-size", "share-decoder-input-output-embed", "decoder-learned-pos", "no-scale-embedding",
         "activation-fn", "batch-size", "tokens-per-sample", "precision"}},
       {"step tuning",
-       {"attention-backend", "shard-group-size", "update-freq", "sharding-strategy", "checkpoint-activations", "comm-thread",
-        "optimizer-state-dtype", "master-dtype", "grad-dtype", "invariant", "cpu-offload", "offload-optimizer",
-        "offload-params"}},
+       {"attention-backend", "bias-gelu-fusion", "shard-group-size", "update-freq", "sharding-strategy",
+        "checkpoint-activations", "comm-thread", "optimizer-state-dtype", "master-dtype", "grad-dtype", "invariant",
+        "cpu-offload", "offload-optimizer", "offload-params"}},
       {"step tuning collectives", {"sum-order", "sum-staging"}},
       {"gemm step", {"gemm-algorithms"}},
       {"step", {"fake-collectives", "exposed", "trace"}},
@@ -273,6 +273,8 @@ DeviceTraits traits_for(const BenchOptions& options, const TransformerConfig& co
   if (options.attention_backend == AttentionBackend::cudnn && !attention.why.empty())
     throw UserError(format("--attention-backend cudnn changes nothing ({}); leave it out", attention.why));
   traits.cudnn_head_size = attention.cudnn_head_size;
+  if (options.bias_gelu_fusion) agree(world, [&] { check_bias_gelu_fusion(config, sharding.types.parameter, device.kind()); });
+  traits.fuses_biases = options.bias_gelu_fusion;
   return traits;
 }
 
@@ -346,6 +348,7 @@ OptionTable bench_option_table(BenchOptions& options) {
   table.group("How");
   add_device_option(table, options.device, " A GPU's work is timed by its own events.");
   add_attention_option(table, options.attention_backend);
+  add_bias_gelu_option(table, options.bias_gelu_fusion);
   table.integer("steps", "N", options.steps, {1, 1e6}, "counted updates, after two that are not counted (tuning: one)")
       .common();
   add_threads_option(table, options.threads);

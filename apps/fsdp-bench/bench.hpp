@@ -31,6 +31,7 @@ struct BenchOptions {
   TraceOptions trace;
   DeviceChoice device = DeviceChoice::automatic;
   AttentionBackend attention_backend = AttentionBackend::own;
+  bool bias_gelu_fusion = false;
   std::size_t threads = 0;
   std::size_t largest_bytes = std::size_t{64} << 20;  // the largest message of the measurement of collectives
   CommOptions comm = {.kind = "auto"};

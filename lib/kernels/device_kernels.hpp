@@ -15,7 +15,7 @@
 
 namespace fsdp::kernels {
 
-/// The operands of gemm().
+/// The operands of gemm() and gemm_with_epilogue().
 struct Product {
   DType type, out_type;
   Trans trans_a, trans_b;
@@ -27,12 +27,13 @@ struct Product {
   void* out;
   std::size_t ldo;
   Write write;
+  Epilogue epilogue = {};
 
-  /// The smallest alignment of the matrices in bytes. cuBLASLt chooses a kernel by it. No kernel loads more than 16 bytes at
+  /// The smallest alignment of the operands in bytes. cuBLASLt chooses a kernel by it. No kernel loads more than 16 bytes at
   /// once, so a larger alignment is not reported: the choice must not depend on where a strategy places an operand.
   unsigned alignment() const {
-    const auto bits =
-        reinterpret_cast<std::uintptr_t>(a) | reinterpret_cast<std::uintptr_t>(b) | reinterpret_cast<std::uintptr_t>(out) | 16;
+    const auto bits = reinterpret_cast<std::uintptr_t>(a) | reinterpret_cast<std::uintptr_t>(b) |
+                      reinterpret_cast<std::uintptr_t>(out) | reinterpret_cast<std::uintptr_t>(epilogue.operand) | 16;
     return 1u << std::countr_zero(bits);
   }
 };
@@ -75,7 +76,10 @@ class DeviceKernels {
   /// UserError if the library was not compiled for this type, for example if the body contains an optimizer's rule from outside
   /// the library.
   virtual void rows(Stream& stream, const std::type_info& type, const void* body, std::size_t rows) const = 0;
+  /// Computes a product. If it has an epilogue, takes() must have returned true for it.
   virtual void gemm(Stream& stream, const Product& product) const = 0;
+  /// Returns true if gemm() can compute the product with its epilogue.
+  virtual bool takes(Stream& stream, const Product& product) const = 0;
   /// Loads cuDNN for attention with cudnn_parts > 0. Throws UserError if it cannot be used.
   virtual Cudnn load_cudnn() const = 0;
   /// See prepare_attention() in kernels.hpp.
@@ -85,7 +89,7 @@ class DeviceKernels {
   /// Describes the library that runs gemm(), for example "cuBLASLt 13.1".
   virtual std::string gemm_description() const = 0;
   /// Times the algorithms that the library suggests for products like this one, and returns the fastest. The stream must be
-  /// idle. Overwrites product.out.
+  /// idle. Overwrites product.out, and the operand of an epilogue that computes sums.
   virtual GemmAlgorithm fastest_algorithm(Stream& stream, const Product& product) const = 0;
   /// From now on, all products like this one use `algorithm`. Throws UserError if the library cannot use it for them in the
   /// stream's workspace.

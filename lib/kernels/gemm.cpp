@@ -154,9 +154,23 @@ void gemm(Stream& stream, Trans trans_a, Trans trans_b, std::size_t m, std::size
     multiply_in_fp32(stream, operands, a, b, out);
   }
 }
-#define FSDP_INSTANTIATE(E, Out)                                                                                    \
-  template void gemm(Stream&, Trans, Trans, std::size_t, std::size_t, std::size_t, const E*, std::size_t, const E*, \
-                     std::size_t, Out*, std::size_t, Write);
+
+template <class E, class Out>
+bool gemm_with_epilogue(Stream& stream, const Epilogue& epilogue, Trans trans_a, Trans trans_b, std::size_t m, std::size_t n,
+                        std::size_t k, const E* a, std::size_t lda, const E* b, std::size_t ldb, Out* out, std::size_t ldo,
+                        Write write) {
+  const DeviceKernels* const device = stream.kernels();
+  const Product product = {dtype_of<E>, dtype_of<Out>, trans_a, trans_b, m, n, k, a, lda, b, ldb, out, ldo, write, epilogue};
+  if (!device || !device->takes(stream, product)) return false;
+  device->gemm(stream, product);
+  return true;
+}
+
+#define FSDP_INSTANTIATE(E, Out)                                                                                            \
+  template void gemm(Stream&, Trans, Trans, std::size_t, std::size_t, std::size_t, const E*, std::size_t, const E*,         \
+                     std::size_t, Out*, std::size_t, Write);                                                                \
+  template bool gemm_with_epilogue(Stream&, const Epilogue&, Trans, Trans, std::size_t, std::size_t, std::size_t, const E*, \
+                                   std::size_t, const E*, std::size_t, Out*, std::size_t, Write);
 FSDP_INSTANTIATE(float, float)
 FSDP_INSTANTIATE(bf16, bf16)
 FSDP_INSTANTIATE(bf16, float)

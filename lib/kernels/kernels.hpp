@@ -37,6 +37,24 @@ enum class Trans { no, yes };
 template <class E, class Out>
 void gemm(Stream& stream, Trans trans_a, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const E* a,
           std::size_t lda, const E* b, std::size_t ldb, Out* out, std::size_t ldo, Write write);
+/// Work that a GPU's library does in the same pass as a product (cuBLASLt calls it an epilogue). `operand` has numbers of the
+/// type of `out`.
+struct Epilogue {
+  enum class Kind {
+    none,
+    bias,           // adds operand[n] to each row of the product before it is rounded
+    gelu_gradient,  // multiplies the product, before it is rounded, by gelu'(operand[m,n]), tanh form; its rows are ldo apart
+    sums_of_a,      // overwrites operand[m] with the sums over k of op(a)
+    sums_of_b       // overwrites operand[n] with the sums over k of op(b)
+  } kind = Kind::none;
+  const void* operand = nullptr;
+};
+/// gemm() with an epilogue. If the device cannot compute both in one pass, returns false and computes nothing; that depends
+/// only on types, sizes and alignment. A CPU cannot.
+template <class E, class Out>
+bool gemm_with_epilogue(Stream& stream, const Epilogue& epilogue, Trans trans_a, Trans trans_b, std::size_t m, std::size_t n,
+                        std::size_t k, const E* a, std::size_t lda, const E* b, std::size_t ldb, Out* out, std::size_t ldo,
+                        Write write);
 /// tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) ("gelu_new"); erf: 0.5 x (1 + erf(x/sqrt 2)) ("gelu").
 enum class Gelu { tanh, erf };
 /// gemm() and bias_gelu_forward() in one call: computes pre[m,n] = a[m,k] op(b)[k,n] + bias, and then out = gelu(pre). `bias`

@@ -12,6 +12,7 @@ class SilentKernels : public DeviceKernels {
  public:
   void rows(Stream&, const std::type_info&, const void*, std::size_t) const override {}
   void gemm(Stream&, const Product&) const override {}
+  bool takes(Stream&, const Product&) const override { return false; }
   Cudnn load_cudnn() const override { throw UserError("a GPU that computes nothing has no cuDNN"); }
   void prepare_attention(DType, const AttentionShape&, bool) const override {}
   void attention_forward(Stream&, const AttentionForwardCall&) const override {}

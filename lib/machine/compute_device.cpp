@@ -107,6 +107,15 @@ std::string describe_changed_attention(const std::string& before, const std::str
                 name(before), name(now));
 }
 
+void check_bias_gelu_fusion(const TransformerConfig& config, DType type, DeviceKind kind) {
+  const bool biases = config.qkv_bias || config.attention_out_bias || config.mlp_bias;
+  const char* const why = is_host(kind)        ? "it is for GPUs"
+                          : type == DType::f32 ? "it is for bf16 and fp16"
+                          : !biases            ? "this model's projections have no biases"
+                                               : nullptr;
+  if (why) throw UserError(format("--bias-gelu-fusion changes nothing ({}); leave it out", why));
+}
+
 ShardingOptions options_for(DeviceKind kind, ShardingOptions options) {
   if (is_host(kind)) options.plan.offload_optimizer = options.plan.offload_parameters = false;
   return options;

@@ -49,6 +49,9 @@ AttentionChoice choose_attention(AttentionBackend wanted, const TransformerConfi
 /// stopped and after; empty if they are equal.
 std::string describe_changed_attention(const std::string& before, const std::string& now);
 
+/// Throws UserError if --bias-gelu-fusion changes nothing for this model, type of weights and device.
+void check_bias_gelu_fusion(const TransformerConfig& config, DType type, DeviceKind kind);
+
 /// Returns `options` for this kind of device. On a CPU, offloading is turned off, because a CPU computes in host memory.
 ShardingOptions options_for(DeviceKind kind, ShardingOptions options);
 

@@ -45,18 +45,19 @@ void qkv_forward(const StageKernels<E>& stage, const LinearGroup& group, const E
   const std::size_t width = qkv_width(stage.config);
   Stream& stream = stage.context.stream;
   E* bias = stage.scratch_values(stage.scratch.bias);
+  std::array<const E*, 3> left = {};  // biases to add
   std::size_t column = 0;
-  for (std::size_t i = 0; i < group.size; ++i) {
-    const Linear& part = group.part[i];
-    stage.linear_forward(part, x, qkv + column, width);
-    if (part.bias >= 0 && group.size > 1) {  // copy the biases next to each other, so that one pass adds all
-      kernels::fill_zero(stream, bias + column, part.out);
-      kernels::add_bias(stream, bias + column, stage.weight(part.bias), 1, part.out);
-    }
-    column += part.out;
+  for (std::size_t i = 0; i < group.size; column += group.part[i].out, ++i)
+    left[i] = stage.linear_bias_forward(group.part[i], x, qkv + column, width);
+  if (left == std::array<const E*, 3>()) return;
+  if (group.size == 1) return kernels::add_bias(stream, qkv, left[0], stage.R(), width);
+  column = 0;
+  for (std::size_t i = 0; i < group.size;
+       column += group.part[i].out, ++i) {  // copy them next to each other: one pass adds all
+    kernels::fill_zero(stream, bias + column, group.part[i].out);
+    if (left[i]) kernels::add_bias(stream, bias + column, left[i], 1, group.part[i].out);
   }
-  if (group.part[0].bias >= 0)
-    kernels::add_bias(stream, qkv, group.size > 1 ? bias : stage.weight(group.part[0].bias), stage.R(), width);
+  kernels::add_bias(stream, qkv, bias, stage.R(), width);
 }
 
 /// Computes the gradients of the weights and biases from x[R,C], then overwrites x with its gradient.
@@ -216,14 +217,13 @@ void ffn_in_forward(const StageKernels<E>& stage, const LinearGroup& group, cons
     case Activation::gelu_erf:
       return stage.linear_gelu_forward(group.part[0], gelu_form(stage.config.activation), x, pre, activated);
     case Activation::relu:
-      stage.linear_forward(group.part[0], x, pre, F);
-      return activate(stage, pre, activated, stage.weight(group.part[0].bias));
+      return activate(stage, pre, activated, stage.linear_bias_forward(group.part[0], x, pre, F));
     case Activation::swiglu:
     case Activation::geglu_tanh:
       for (std::size_t i = 0; i < group.size; ++i) {
         E* const part = pre + i * R * F;
-        stage.linear_forward(group.part[i], x, part, F);
-        if (group.part[i].bias >= 0) kernels::add_bias(stage.context.stream, part, stage.weight(group.part[i].bias), R, F);
+        if (const E* const bias = stage.linear_bias_forward(group.part[i], x, part, F))
+          kernels::add_bias(stage.context.stream, part, bias, R, F);
       }
       return activate(stage, pre, activated);
   }

@@ -295,6 +295,19 @@ class StageKernels {
     kernels::gemm(context.stream, Trans::no, Trans::yes, R(), linear.out, rank,
                   adapter_hidden(linear, adapter_input(linear, x)), rank, weight(linear.lora_b), rank, y, stride, Write::add);
   }
+  /// linear_forward(), and adds the bias in the same pass if the device fuses biases. Returns the bias that is left to add, or
+  /// null.
+  const E* linear_bias_forward(const Linear& linear, const E* x, E* y, std::size_t stride) const {
+    const bool in_out = linear.layout == WeightLayout::in_out;
+    const E* const bias = weight(linear.bias);
+    if (bias && fuses(linear) &&
+        kernels::gemm_with_epilogue(context.stream, {kernels::Epilogue::Kind::bias, bias}, Trans::no,
+                                    in_out ? Trans::no : Trans::yes, R(), linear.out, linear.in, x, linear.in, matrix(linear),
+                                    in_out ? linear.out : linear.in, y, stride, Write::overwrite))
+      return nullptr;
+    linear_forward(linear, x, y, stride);
+    return bias;
+  }
   /// Computes dy W^T. By `write`, the product overwrites dx[R,in] or is added to it. If the projection has an adapter,
   /// linear_backward_parameters() must have run before.
   void linear_backward_input(const Linear& linear, const E* dy, std::size_t stride, E* dx, Write write) const {
@@ -311,9 +324,9 @@ class StageKernels {
   }
   /// pre[R,out] = x[R,in] W + bias, y = gelu(pre).
   void linear_gelu_forward(const Linear& linear, kernels::Gelu form, const E* x, E* pre, E* y) const {
-    if (linear.lora_a >= 0) {
-      linear_forward(linear, x, pre, linear.out);
-      return kernels::bias_gelu_forward(context.stream, form, y, pre, weight(linear.bias), R(), linear.out);
+    if (linear.lora_a >= 0 || device.fuses_biases) {
+      const E* const bias = linear_bias_forward(linear, x, pre, linear.out);
+      return kernels::bias_gelu_forward(context.stream, form, y, pre, bias, R(), linear.out);
     }
     kernels::gemm_bias_gelu(context.stream, form, linear.layout == WeightLayout::in_out ? Trans::no : Trans::yes, R(),
                             linear.out, linear.in, x, matrix(linear), weight(linear.bias), pre, y);
@@ -324,26 +337,48 @@ class StageKernels {
       linear_backward_input(linear, dy, linear.out, d_pre, Write::overwrite);
       return kernels::gelu_backward(context.stream, form, d_pre, d_pre, pre, R() * linear.in);
     }
-    kernels::gemm_gelu_backward(context.stream, form, linear.layout == WeightLayout::in_out ? Trans::yes : Trans::no, R(),
-                                linear.in, linear.out, dy, matrix(linear), pre, d_pre);
+    const bool in_out = linear.layout == WeightLayout::in_out;
+    const Trans trans_b = in_out ? Trans::yes : Trans::no;
+    const E* const w = matrix(linear);
+    if (form == kernels::Gelu::tanh && fuses(linear) &&
+        kernels::gemm_with_epilogue(context.stream, {kernels::Epilogue::Kind::gelu_gradient, pre}, Trans::no, trans_b, R(),
+                                    linear.in, linear.out, dy, linear.out, w, in_out ? linear.out : linear.in, d_pre, linear.in,
+                                    Write::overwrite))
+      return;
+    kernels::gemm_gelu_backward(context.stream, form, trans_b, R(), linear.in, linear.out, dy, w, pre, d_pre);
   }
   /// Computes gradients of weight, bias and adapter from the input and the gradient of the output.
   void linear_backward_parameters(const Linear& linear, const E* x, const E* dy, std::size_t stride, Write write) const {
-    if (float* d_weight = gradient(linear)) {
-      if (linear.layout == WeightLayout::in_out) {
-        kernels::gemm(context.stream, Trans::yes, Trans::no, linear.in, linear.out, R(), x, linear.in, dy, stride, d_weight,
-                      linear.out, write);
+    float *const d_weight = gradient(linear), *d_bias = gradient(linear.bias);
+    if (d_weight) {
+      const bool in_out = linear.layout == WeightLayout::in_out;
+      struct Side {
+        const E* rows;
+        std::size_t width, stride;
+      };
+      const Side in = {x, linear.in, linear.in}, out = {dy, linear.out, stride};
+      const Side &left = in_out ? in : out, &right = in_out ? out : in;
+      float* const sums = write == Write::add ? scratch_at(scratch.column_sums) : d_bias;  // an epilogue overwrites its sums
+      using enum kernels::Epilogue::Kind;
+      if (d_bias && fuses(linear) &&
+          kernels::gemm_with_epilogue(context.stream, {in_out ? sums_of_b : sums_of_a, sums}, Trans::yes, Trans::no, left.width,
+                                      right.width, R(), left.rows, left.stride, right.rows, right.stride, d_weight, right.width,
+                                      write)) {
+        if (sums != d_bias) kernels::add(context.stream, d_bias, sums, linear.out);
+        d_bias = nullptr;
       } else {
-        kernels::gemm(context.stream, Trans::yes, Trans::no, linear.out, linear.in, R(), dy, stride, x, linear.in, d_weight,
-                      linear.in, write);
+        kernels::gemm(context.stream, Trans::yes, Trans::no, left.width, right.width, R(), left.rows, left.stride, right.rows,
+                      right.stride, d_weight, right.width, write);
       }
     }
-    if (float* d_bias = gradient(linear.bias))
+    if (d_bias)
       kernels::bias_backward(context.stream, d_bias, dy, R(), linear.out, stride, write, scratch_at(scratch.column_sums));
     if (linear.lora_a >= 0) adapter_backward(linear, x, dy, stride, write);
   }
 
  private:
+  /// Returns true if the products of this projection may have epilogues.
+  bool fuses(const Linear& linear) const { return device.fuses_biases && linear.lora_a < 0; }
   /// The input of a projection's adapter: x[R,in] or, with dropout, x times the mask, in scratch.
   const E* adapter_input(const Linear& linear, const E* x) const {
     const kernels::DropoutMask mask = adapter_mask(linear);

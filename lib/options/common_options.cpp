@@ -310,6 +310,12 @@ void add_attention_option(OptionTable& table, AttentionBackend& backend) {
       .sets("attention backend");
 }
 
+void add_bias_gelu_option(OptionTable& table, bool& fusion) {
+  table.flag("bias-gelu-fusion", fusion,
+             "On GPUs, in bf16 or fp16: cuBLASLt adds biases, computes their gradients, and multiplies by the gradient of GELU "
+             "(tanh form) in the same pass as a matrix product. Saves memory traffic; results have other last digits.");
+}
+
 void add_text_options(OptionTable& table, std::string& json_field, bool& chat, bool& skip_invalid,
                       const std::string& with_masks) {
   table

@@ -51,6 +51,8 @@ void add_comm_thread_option(OptionTable& table, bool& comm_thread);
 void add_gemm_algorithms_option(OptionTable& table, std::filesystem::path& file);
 /// --device, for every program that computes. `more` is appended to the help of the option.
 void add_device_option(OptionTable& table, DeviceChoice& device, const std::string& more = "");
+/// --bias-gelu-fusion.
+void add_bias_gelu_option(OptionTable& table, bool& fusion);
 /// --attention-backend.
 void add_attention_option(OptionTable& table, AttentionBackend& backend);
 /// --json-field, --chat and --skip-invalid, for every program that reads text. `with_masks` says where masks of answers go.

@@ -791,6 +791,7 @@ void add_run_options(OptionTable& table, TrainOptions& o) {
                     " With --dry-run and in fsdp-plan, auto is the CPU, and cuda shows what a rank would hold on a GPU, even "
                     "if there is no GPU.");
   add_attention_option(table, o.attention_backend);
+  add_bias_gelu_option(table, o.bias_gelu_fusion);
   add_comm_options(table, o.comm);
   add_comm_thread_option(table, o.cpu.communication_thread);
   add_gemm_algorithms_option(table, o.execution.gemm_algorithms);

@@ -69,6 +69,7 @@ struct TrainOptions : EngineOptions {
   std::string task = "language_modeling", criterion = "cross_entropy";  // the only accepted values, for fairseq command lines
   DeviceChoice device = DeviceChoice::automatic;
   AttentionBackend attention_backend = AttentionBackend::own;
+  bool bias_gelu_fusion = false;
   CpuDeviceOptions cpu;
   std::size_t log_interval = 10;
   LogFormat log_format = LogFormat::automatic;

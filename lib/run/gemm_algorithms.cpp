@@ -21,17 +21,24 @@ namespace {
 
 class ProductRecorder final : public kernels::SilentKernels {
  public:
+  explicit ProductRecorder(Stream& real) : real_(real) {}
+  bool takes(Stream&, const kernels::Product& product) const override { return real_.kernels()->takes(real_, product); }
   void gemm(Stream&, const kernels::Product& product) const override { found.push_back(product); }
 
   mutable std::vector<kernels::Product> found;
+
+ private:
+  Stream& real_;
 };
 
 /// Describes everything that the choice of an algorithm depends on.
 std::string shape_text(const kernels::Product& p) {
   const auto transposed = [](kernels::Trans trans) { return trans == kernels::Trans::yes ? "T" : "N"; };
-  return format("{} to {} m {} n {} k {} a {} {} b {} {} out {} {} aligned {}", name_of(p.type), name_of(p.out_type), p.m, p.n,
-                p.k, transposed(p.trans_a), p.lda, transposed(p.trans_b), p.ldb, p.ldo,
-                p.write == kernels::Write::add ? "add" : "overwrite", p.alignment());
+  constexpr const char* epilogues[] = {"", " and bias", " and GELU's gradient", " and sums of a", " and sums of b"};
+  return format("{} to {} m {} n {} k {} a {} {} b {} {} out {} {} aligned {}{}", name_of(p.type), name_of(p.out_type), p.m,
+                p.n, p.k, transposed(p.trans_a), p.lda, transposed(p.trans_b), p.ldb, p.ldo,
+                p.write == kernels::Write::add ? "add" : "overwrite", p.alignment(),
+                epilogues[static_cast<std::size_t>(p.epilogue.kind)]);
 }
 
 std::string hex_of(const kernels::GemmAlgorithm& algorithm) {
@@ -102,7 +109,7 @@ Algorithms read_algorithms(const std::filesystem::path& file, const std::string&
 }  // namespace
 
 std::vector<kernels::Product> Executor::products() {
-  const ProductRecorder recorder;
+  const ProductRecorder recorder(compute_stream());
   kernels::SilentStream recording(recorder);
   const UpdateScalars scalars = {.tokens = 1};
   for (const auto* list : {&plan_.update, &plan_.evaluation})

@@ -312,7 +312,10 @@ Progress first_progress(const RunContext& run, const Origin& origin, const Machi
 
 Engine make_engine(const RunContext& run, const Origin& origin, const Machine& machine, const SaveLock* lock) {
   EngineOptions options = run.options;
-  agree(run.world, [&] { check_sharding(origin.config, options.sharding, run.world.size()); });
+  agree(run.world, [&] {
+    check_sharding(origin.config, options.sharding, run.world.size());
+    if (run.options.bias_gelu_fusion) check_bias_gelu_fusion(origin.config, options.sharding.types.parameter, machine.kind);
+  });
   if (is_host(machine.kind) && (options.sharding.plan.offload_optimizer || options.sharding.plan.offload_parameters))
     run.log.say("nothing is offloaded: on CPUs all memory is the host's");
   options.sharding = options_for(machine.kind, options.sharding);
@@ -330,6 +333,7 @@ Engine make_engine(const RunContext& run, const Origin& origin, const Machine& m
   };
   DeviceTraits traits = traits_of(machine.kind, machine.cpus.threads);
   traits.cudnn_head_size = machine.attention.cudnn_head_size;
+  traits.fuses_biases = run.options.bias_gelu_fusion;
   return Engine(std::make_shared<const Transformer>(origin.config, traits), std::move(options), run.world,
                 run.options.save.meanwhile(),
                 {.may_begin = require_held,

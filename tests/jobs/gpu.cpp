@@ -288,8 +288,7 @@ BOOST_AUTO_TEST_CASE(heads_that_need_more_shared_memory_are_refused_at_the_start
 
 BOOST_AUTO_TEST_SUITE_END()
 
-// The double has two algorithms for each product, which add in other orders. A variable makes one of them slow.
-BOOST_AUTO_TEST_SUITE(timed_algorithms)
+namespace {
 
 /// The job for `np` ranks with 12 micro-batches of one sequence, so that all numbers of ranks have the same products.
 std::vector<std::string> timed(int np, int last, const std::vector<std::string>& more, const std::string& variable = "A=0") {
@@ -301,14 +300,20 @@ std::vector<std::string> timed(int np, int last, const std::vector<std::string>&
   return words;
 }
 
-const std::vector<std::string> by_table = {"--gemm-algorithms", "../table"};
-const std::string first_is_slow = "FSDP_CUDA_DOUBLE_SLOW_ALGORITHM=0", second_is_slow = "FSDP_CUDA_DOUBLE_SLOW_ALGORITHM=1";
-const std::string same_bits = "will not have the same bits";
-
-Outcome run_in(const fs::path& folder, const std::string& name, const std::vector<std::string>& words) {
-  fs::create_directories(folder / name);
-  return run(folder / name, words);
+Outcome run_in(const fs::path& folder, const std::string& part, const std::vector<std::string>& words) {
+  fs::create_directories(folder / part);
+  return run(folder / part, words);
 }
+
+// The double has two algorithms for each product, which add in other orders. A variable makes one of them slow.
+const std::string first_is_slow = "FSDP_CUDA_DOUBLE_SLOW_ALGORITHM=0", second_is_slow = "FSDP_CUDA_DOUBLE_SLOW_ALGORITHM=1";
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(timed_algorithms)
+
+const std::vector<std::string> by_table = {"--gemm-algorithms", "../table"};
+const std::string same_bits = "will not have the same bits";
 
 BOOST_AUTO_TEST_CASE(a_table_gives_the_same_bits) {
   const auto folder = fresh_folder();
@@ -380,6 +385,103 @@ BOOST_AUTO_TEST_CASE(a_wrong_table_is_refused) {
   // A dry run times nothing.
   BOOST_TEST(run_in(folder, "dry", timed(1, 1, {"--gemm-algorithms", "table", "--dry-run"})).code == 0);
   BOOST_TEST(!fs::exists(folder / "dry/table"));
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_AUTO_TEST_SUITE(bias_gelu_fusion)
+
+const std::string fusion = "--bias-gelu-fusion";
+
+/// Losses may differ by 5e-3 in bf16, as in run.golden_on_gpu, and norms of gradients by 5e-3 of their size. They do differ.
+void are_close(const fs::path& a, const fs::path& b) {
+  BOOST_TEST_REQUIRE(losses(a).size() == 4u);
+  BOOST_TEST((losses(a) != losses(b)));
+  const auto in_a = metrics(a / "metrics.jsonl", "train"), in_b = metrics(b / "metrics.jsonl", "train");
+  BOOST_TEST_REQUIRE(in_a.size() == in_b.size());
+  for (std::size_t i = 0; i < in_a.size(); ++i) {
+    const double norm = in_a[i]["gnorm"], loss = in_a[i]["loss"];
+    BOOST_TEST(std::abs(double(in_b[i]["loss"]) - loss) < 5e-3);
+    BOOST_TEST(std::abs(double(in_b[i]["gnorm"]) - norm) < 5e-3 * norm);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_loss_is_within_bounds_and_repeatable) {
+  const auto folder = fresh_folder();
+  const auto train = [&](const std::string& part, int np, int last, std::vector<std::string> more,
+                         const std::string& variable = "A=0") {
+    more.push_back("--bf16");
+    const Outcome outcome = run_in(folder, part, timed(np, last, more, variable));
+    BOOST_TEST(outcome.code == 0, outcome.output);
+    return outcome;
+  };
+  train("own", 1, 4, {});
+  train("fused", 1, 4, {fusion});
+  const std::vector<double> own = losses(folder / "own"), fused = losses(folder / "fused");
+  are_close(folder / "own", folder / "fused");
+  for (const int np : {2, 4}) {
+    train(std::to_string(np), np, 4, {fusion});
+    BOOST_TEST(losses(folder / std::to_string(np)) == fused, boost::test_tools::per_element());
+  }
+  train("blocks again", 1, 4, {fusion, "--checkpoint-activations"});
+  BOOST_TEST(losses(folder / "blocks again") == fused, boost::test_tools::per_element());
+  train("GELU again", 1, 4, {fusion, "--checkpoint-activations", "--checkpoint-policy", "selective"});
+  BOOST_TEST(losses(folder / "GELU again") == fused, boost::test_tools::per_element());
+  // A resume has the same bits, and reports a changed option.
+  const std::string changed = "changed options: --bias-gelu-fusion is ";
+  train("resumed", 2, 2, {fusion});
+  BOOST_TEST(!train("resumed", 1, 4, {fusion}).says(changed));
+  BOOST_TEST(losses(folder / "resumed") == fused, boost::test_tools::per_element());
+  BOOST_TEST(train("resumed", 1, 5, {}).times_said(changed + "false now and was true") == 1u);
+  if (wants_real_gpu()) return;
+  // A library without epilogues: the row kernels compute the same as without the option.
+  train("row kernels", 1, 4, {fusion}, "FSDP_CUDA_DOUBLE_EPILOGUES=0");
+  BOOST_TEST(losses(folder / "row kernels") == own, boost::test_tools::per_element());
+  // Their algorithms are timed, too.
+  train("timed", 1, 4, {fusion, "--gemm-algorithms", "table"}, second_is_slow);
+  BOOST_TEST(losses(folder / "timed") == fused, boost::test_tools::per_element());
+  const std::string table = read_file(folder / "timed/table");
+  for (const char* epilogue : {" and bias: ", " and GELU's gradient: ", " and sums of b: "})
+    BOOST_TEST(table.find(epilogue) != std::string::npos, epilogue << " in " << table);
+}
+
+// fairseq's models have weights [out, in], and separate biases of queries, keys and values.
+BOOST_AUTO_TEST_CASE(models_of_fairseq) {
+  for (const char* activation : {"relu", "gelu"}) {
+    const auto folder = fresh_folder();
+    const auto train = [&](const std::string& part, int np, std::vector<std::string> more) {
+      more.insert(more.end(), {"--bf16", "--arch", "transformer_lm_gpt3_small", "--decoder-layers", "2", "--decoder-embed-dim",
+                               "32", "--decoder-attention-heads", "4", "--vocab-size", "512", "--activation-fn", activation});
+      std::vector<std::string> words = timed(np, 4, more);
+      const auto model = std::find(words.begin(), words.end(), "--model");
+      words.erase(model, model + 2);
+      const Outcome outcome = run_in(folder, part, words);
+      BOOST_TEST(outcome.code == 0, outcome.output);
+      return losses(folder / part);
+    };
+    train("own", 1, {});
+    const std::vector<double> fused = train("fused", 1, {fusion});
+    are_close(folder / "own", folder / "fused");
+    BOOST_TEST(train("two", 2, {fusion}) == fused, boost::test_tools::per_element());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(is_refused_where_it_changes_nothing) {
+  const auto folder = fresh_folder();
+  int attempts = 0;
+  const auto refused = [&](std::vector<std::string> more, const std::string& why) {
+    more.push_back(fusion);
+    std::vector<std::string> words = job(2, 1, more);
+    if (why.find("model") != std::string::npos)
+      *(std::find(words.begin(), words.end(), "--model") + 1) = golden_folder("llama-gqa").string();
+    const Outcome outcome = run_in(folder, std::to_string(attempts++), words);
+    BOOST_TEST(outcome.code == 2, outcome.output);
+    BOOST_TEST(outcome.times_said("--bias-gelu-fusion changes nothing (" + why + "); leave it out") == 1u, outcome.output);
+  };
+  refused({"--device", "cpu", "--bf16"}, "it is for GPUs");
+  refused({"--device", "cpu", "--bf16", "--dry-run"}, "it is for GPUs");
+  refused({"--device", "cuda"}, "it is for bf16 and fp16");
+  refused({"--device", "cuda", "--bf16"}, "this model's projections have no biases");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

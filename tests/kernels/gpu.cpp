@@ -3,6 +3,7 @@
 // attention, which have separate code on the GPU, are also compared.
 #include <boost/mpl/list.hpp>
 
+#include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/timer.hpp"
 #include "device/memory_view.hpp"
@@ -137,6 +138,72 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(products, E, Types) {
                  E *const b = x + m * k, *const pre = b + n * k;
                  kernels::gemm_gelu_backward<E>(s, form, Trans::no, m, n, k, x, b, pre, pre + m * n);
                });
+  }
+}
+
+// A GPU rounds such a result once, so it is compared with sums in fp32.
+BOOST_AUTO_TEST_CASE_TEMPLATE(products_with_epilogues, E, Types) {
+  using Kind = kernels::Epilogue::Kind;
+  constexpr std::size_t m = 40, n = 64, k = 96, ld = 104, matrix = ld * ld;
+  const auto takes = [&](std::size_t ld_of_a, std::size_t offset_of_b, std::size_t offset_of_operand) {
+    const Copy<E> x(std::vector<E>(4 * matrix + 8), *gpu().device, *gpu().stream);
+    bool taken = false;
+    on_stream(*gpu().stream, [&] {
+      taken = kernels::gemm_with_epilogue(*gpu().stream, {Kind::bias, x.data() + offset_of_operand}, Trans::no, Trans::no, m, n,
+                                          k, x.data() + matrix, ld_of_a, x.data() + 2 * matrix + offset_of_b, ld,
+                                          x.data() + 3 * matrix, ld, Write::overwrite);
+    });
+    return taken;
+  };
+  BOOST_TEST(takes(ld, 0, 0) == (sizeof(E) == 2));
+  BOOST_TEST(!takes(101, 0, 0));
+  BOOST_TEST(!takes(ld, 1, 0));
+  BOOST_TEST(!takes(ld, 0, 1));
+  if constexpr (sizeof(E) == 2) {
+    for (const Trans ta : {Trans::no, Trans::yes})
+      for (const Trans tb : {Trans::no, Trans::yes}) {
+        const auto a_at = [=](const E* a, std::size_t i, std::size_t j) {
+          return a[ta == Trans::yes ? j * ld + i : i * ld + j];
+        };
+        const auto b_at = [=](const E* b, std::size_t i, std::size_t j) {
+          return b[tb == Trans::yes ? j * ld + i : i * ld + j];
+        };
+        for (const Kind kind : {Kind::bias, Kind::gelu_gradient})
+          compare<E>(
+              kind == Kind::bias ? "gemm with bias" : "gemm with the gradient of GELU", 4 * matrix, 0, 2,
+              [=](Stream& s, E* x, float*, float*, const std::int32_t*) {
+                E *const b = x + matrix, *const operand = b + matrix, *const out = operand + matrix;
+                if (kernels::gemm_with_epilogue(s, {kind, operand}, ta, tb, m, n, k, x, ld, b, ld, out, ld, Write::overwrite))
+                  return;
+                expect(s.kernels() == nullptr, "the GPU takes the product");
+                for (std::size_t i = 0; i < m; ++i)
+                  for (std::size_t j = 0; j < n; ++j) {
+                    float sum = 0;
+                    for (std::size_t l = 0; l < k; ++l) sum += float(a_at(x, i, l)) * float(b_at(b, l, j));
+                    const float pre = operand[i * ld + j];
+                    if (kind == Kind::bias)
+                      sum += operand[j];
+                    else
+                      kernels::gelu_backward<float>(s, kernels::Gelu::tanh, &sum, &sum, &pre, 1);
+                    out[i * ld + j] = E(sum);
+                  }
+              });
+        for (const Kind kind : {Kind::sums_of_a, Kind::sums_of_b})
+          for (const Write write : {Write::overwrite, Write::add})
+            compare<E>("gemm with sums of an operand", 2 * matrix, matrix + ld, 1,
+                       [=](Stream& s, E* x, float* f, float*, const std::int32_t*) {
+                         E* const b = x + matrix;
+                         float* const sums = f + matrix;
+                         if (kernels::gemm_with_epilogue(s, {kind, sums}, ta, tb, m, n, k, x, ld, b, ld, f, ld, write)) return;
+                         expect(s.kernels() == nullptr, "the GPU takes the product");
+                         kernels::gemm(s, ta, tb, m, n, k, x, ld, b, ld, f, ld, write);
+                         for (std::size_t i = 0; i < (kind == Kind::sums_of_a ? m : n); ++i) {
+                           sums[i] = 0;
+                           for (std::size_t l = 0; l < k; ++l)
+                             sums[i] += kind == Kind::sums_of_a ? a_at(x, i, l) : b_at(b, l, i);
+                         }
+                       });
+      }
   }
 }
 

@@ -49,12 +49,41 @@ Layout layout_of(DType type, std::size_t rows, std::size_t columns, std::size_t 
   return Layout(layout);
 }
 
+template <class Value>
+void describe_by(cublasLtMatmulDesc_t description, cublasLtMatmulDescAttributes_t attribute, const Value& value) {
+  check(cublasLtMatmulDescSetAttribute(description, attribute, &value, sizeof value), "describing a product");
+}
+
+void set_operand(cublasLtMatmulDesc_t description, Epilogue::Kind epilogue, const void* operand) {
+  describe_by(
+      description,
+      epilogue == Epilogue::Kind::gelu_gradient ? CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER : CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+      operand);
+}
+
+/// For cuBLASLt, our `b` is the operand A, and the columns of `out` are the rows of D: see describe().
+cublasLtEpilogue_t epilogue_of(Epilogue::Kind kind) {
+  switch (kind) {
+    case Epilogue::Kind::none:
+      break;
+    case Epilogue::Kind::bias:
+      return CUBLASLT_EPILOGUE_BIAS;
+    case Epilogue::Kind::gelu_gradient:
+      return CUBLASLT_EPILOGUE_DGELU;
+    case Epilogue::Kind::sums_of_a:
+      return CUBLASLT_EPILOGUE_BGRADB;
+    case Epilogue::Kind::sums_of_b:
+      return CUBLASLT_EPILOGUE_BGRADA;
+  }
+  return CUBLASLT_EPILOGUE_DEFAULT;
+}
+
 }  // namespace
 
 struct CudaProducts::Prepared {
   Description description;
   Layout a, b, out;
-  cublasLtMatmulAlgo_t algorithm;
+  std::optional<cublasLtMatmulAlgo_t> algorithm;  // none: the library has no such epilogue
 };
 
 CudaProducts::CudaProducts() { check(cublasLtCreate(&handle_), "starting"); }
@@ -66,7 +95,8 @@ std::string CudaProducts::description() const {
 }
 
 CudaProducts::Shape CudaProducts::shape_of(const Product& p) {
-  return {p.type, p.out_type, p.trans_a, p.trans_b, p.m, p.n, p.k, p.lda, p.ldb, p.ldo, p.write, p.alignment()};
+  return {p.type, p.out_type, p.trans_a, p.trans_b,       p.m,          p.n, p.k, p.lda,
+          p.ldb,  p.ldo,      p.write,   p.epilogue.kind, p.alignment()};
 }
 
 /// Row-major out = op(a) op(b) is column-major out^T = op(b)^T op(a)^T, so `b` is the left operand of cuBLASLt and `a` the
@@ -76,12 +106,17 @@ CudaProducts::Prepared CudaProducts::describe(const Shape& s) {
   cublasLtMatmulDesc_t description = nullptr;
   check(cublasLtMatmulDescCreate(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F), "creating a product's description");
   made.description.reset(description);
-  const auto set = [&](cublasLtMatmulDescAttributes_t attribute, Trans trans) {
-    const cublasOperation_t operation = trans == Trans::yes ? CUBLAS_OP_T : CUBLAS_OP_N;
-    check(cublasLtMatmulDescSetAttribute(description, attribute, &operation, sizeof operation), "describing a product");
-  };
-  set(CUBLASLT_MATMUL_DESC_TRANSA, s.trans_b);
-  set(CUBLASLT_MATMUL_DESC_TRANSB, s.trans_a);
+  const auto operation = [](Trans trans) { return trans == Trans::yes ? CUBLAS_OP_T : CUBLAS_OP_N; };
+  describe_by(description, CUBLASLT_MATMUL_DESC_TRANSA, operation(s.trans_b));
+  describe_by(description, CUBLASLT_MATMUL_DESC_TRANSB, operation(s.trans_a));
+  if (s.epilogue != Epilogue::Kind::none) {
+    describe_by(description, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(s.epilogue));
+    // cuBLASLt derives the operand's alignment from its address. The choice of the algorithm must not depend on the address, so
+    // the search gets one that is aligned to 16 bytes and no more.
+    set_operand(description, s.epilogue, reinterpret_cast<const void*>(16));
+  }
+  if (s.epilogue == Epilogue::Kind::gelu_gradient)
+    describe_by(description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, static_cast<std::int64_t>(s.ldo));
   made.a = s.trans_a == Trans::no ? layout_of(s.type, s.m, s.k, s.lda) : layout_of(s.type, s.k, s.m, s.lda);
   made.b = s.trans_b == Trans::no ? layout_of(s.type, s.k, s.n, s.ldb) : layout_of(s.type, s.n, s.k, s.ldb);
   made.out = layout_of(s.out_type, s.m, s.n, s.ldo);
@@ -105,14 +140,16 @@ std::vector<GemmAlgorithm> CudaProducts::suggested(const Shape& s, const Prepare
     prefer(attribute, std::uint32_t{s.alignment});
   std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(most));
   int count = 0;
-  check(cublasLtMatmulAlgoGetHeuristic(handle_, described.description.get(), described.b.get(), described.a.get(),
-                                       described.out.get(), described.out.get(), preference, most, found.data(), &count),
-        "choosing an algorithm");
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(handle_, described.description.get(), described.b.get(), described.a.get(),
+                                     described.out.get(), described.out.get(), preference, most, found.data(), &count);
+  if (s.epilogue != Epilogue::Kind::none && status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
+  check(status, "choosing an algorithm");
   std::vector<GemmAlgorithm> algorithms;
   for (int i = 0; i < count; ++i)
     if (const auto& one = found[static_cast<std::size_t>(i)]; one.state == CUBLAS_STATUS_SUCCESS)
       algorithms.push_back(std::bit_cast<GemmAlgorithm>(one.algo));
-  if (algorithms.empty())
+  if (algorithms.empty() && s.epilogue == Epilogue::Kind::none)
     throw CallError("cublasLtMatmulAlgoGetHeuristic",
                     format("no algorithm for a product with m x k x n = {} x {} x {}", s.m, s.k, s.n));
   return algorithms;
@@ -130,7 +167,7 @@ void CudaProducts::use(const Product& product, const GemmAlgorithm& algorithm, s
   made.algorithm = std::bit_cast<cublasLtMatmulAlgo_t>(algorithm);
   cublasLtMatmulHeuristicResult_t needs{};
   const cublasStatus_t status = cublasLtMatmulAlgoCheck(handle_, made.description.get(), made.b.get(), made.a.get(),
-                                                        made.out.get(), made.out.get(), &made.algorithm, &needs);
+                                                        made.out.get(), made.out.get(), &*made.algorithm, &needs);
   if (status != CUBLAS_STATUS_SUCCESS || needs.workspaceSize > workspace_bytes)
     throw UserError(format("{} cannot use the algorithm for a product with m x k x n = {} x {} x {} ({})", description(),
                            shape.m, shape.k, shape.n,
@@ -143,15 +180,23 @@ void CudaProducts::use(const Product& product, const GemmAlgorithm& algorithm, s
 const CudaProducts::Prepared& CudaProducts::prepare(const Shape& shape, std::size_t workspace_bytes) {
   if (const auto found = prepared_.find(shape); found != prepared_.end()) return found->second;
   Prepared made = describe(shape);
-  made.algorithm = std::bit_cast<cublasLtMatmulAlgo_t>(suggested(shape, made, workspace_bytes, 1).at(0));
+  for (const GemmAlgorithm& first : suggested(shape, made, workspace_bytes, 1))
+    made.algorithm = std::bit_cast<cublasLtMatmulAlgo_t>(first);
   return prepared_.emplace(shape, std::move(made)).first->second;
+}
+
+bool CudaProducts::takes(const Product& p, std::size_t workspace_bytes) {
+  if (p.type == DType::f32 || p.alignment() < 16 || (p.lda | p.ldb | p.ldo) % 8 != 0) return false;
+  return prepare(shape_of(p), workspace_bytes).algorithm.has_value();
 }
 
 void CudaProducts::multiply(cudaStream_t stream, const Product& p, void* workspace, std::size_t workspace_bytes) {
   const Prepared& prepared = prepare(shape_of(p), workspace_bytes);
+  expect(prepared.algorithm.has_value(), "the library takes the product with its epilogue");
+  if (p.epilogue.kind != Epilogue::Kind::none) set_operand(prepared.description.get(), p.epilogue.kind, p.epilogue.operand);
   const float one = 1, old = p.write == Write::add ? 1 : 0;
   check(cublasLtMatmul(handle_, prepared.description.get(), &one, p.b, prepared.b.get(), p.a, prepared.a.get(), &old, p.out,
-                       prepared.out.get(), p.out, prepared.out.get(), &prepared.algorithm, workspace, workspace_bytes, stream),
+                       prepared.out.get(), p.out, prepared.out.get(), &*prepared.algorithm, workspace, workspace_bytes, stream),
         "computing a product");
 }
 

@@ -6,6 +6,7 @@
 #include <compare>
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,9 @@ class CudaProducts {
   CudaProducts(const CudaProducts&) = delete;
   CudaProducts& operator=(const CudaProducts&) = delete;
 
+  /// Returns true if cuBLASLt has an algorithm for a product with its epilogue. Only epilogues of 16-bit operands are used
+  /// whose rows begin at multiples of 16 bytes.
+  bool takes(const Product& product, std::size_t workspace_bytes);
   /// Queues a product; `workspace` belongs to the stream. Allocates host memory for each new shape.
   void multiply(cudaStream_t stream, const Product& product, void* workspace, std::size_t workspace_bytes);
   /// Returns the algorithms that the heuristic suggests for products like this one, the best first.
@@ -39,6 +43,7 @@ class CudaProducts {
     Trans trans_a, trans_b;
     std::size_t m, n, k, lda, ldb, ldo;
     Write write;
+    Epilogue::Kind epilogue;
     unsigned alignment;  // the smallest alignment of the operands in bytes, at most 16
     auto operator<=>(const Shape&) const = default;
   };

@@ -38,6 +38,9 @@ class CudaKernels final : public kernels::DeviceKernels {
     CudaStream& on = cuda_stream(stream);
     products_.multiply(on.next_call(), product, on.workspace().data(), on.workspace().bytes());
   }
+  bool takes(Stream& stream, const kernels::Product& product) const override {
+    return products_.takes(product, cuda_stream(stream).workspace().bytes());
+  }
   kernels::GemmAlgorithm fastest_algorithm(Stream& stream, const kernels::Product& product) const override {
     const std::size_t workspace_bytes = cuda_stream(stream).workspace().bytes();
     kernels::GemmAlgorithm fastest{};

@@ -7,6 +7,8 @@
 //   end the process.
 // - A search finds two algorithms. The second one adds the terms of a sum in reverse order, and so gives other bits.
 // - C is not read if beta is 0. Matrices outside of device memory and pinned memory end the process.
+// - Of the epilogues it has BIAS, DGELU, BGRADA and BGRADB, or with FSDP_CUDA_DOUBLE_EPILOGUES=0 none. A search reads the
+//   alignment of their operand from its address; the product then relies on it. BGRAD overwrites the sums also if beta is 1.
 //
 // The sums are over k = 0, 1, ... in order. NVIDIA's are in other orders, so results differ by roundings.
 #pragma once
@@ -32,9 +34,21 @@ typedef enum { CUBLAS_COMPUTE_32F = 68 } cublasComputeType_t;
 typedef enum { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1 } cublasOperation_t;
 
 typedef enum {
-  CUBLASLT_MATMUL_DESC_TRANSA = 3,  // int32_t, a cublasOperation_t
-  CUBLASLT_MATMUL_DESC_TRANSB = 4   // the same
+  CUBLASLT_MATMUL_DESC_TRANSA = 3,                 // int32_t, a cublasOperation_t
+  CUBLASLT_MATMUL_DESC_TRANSB = 4,                 // the same
+  CUBLASLT_MATMUL_DESC_EPILOGUE = 7,               // uint32_t, a cublasLtEpilogue_t
+  CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,           // BIAS: [rows of D] of D's type; BGRAD: [rows or columns of D], likewise
+  CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11,  // DGELU: a matrix like D, 16 bytes aligned
+  CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12        // int64_t, a multiple of 8
 } cublasLtMatmulDescAttributes_t;
+
+typedef enum {
+  CUBLASLT_EPILOGUE_DEFAULT = 1,
+  CUBLASLT_EPILOGUE_BIAS = 4,
+  CUBLASLT_EPILOGUE_DGELU = 64 | 128,
+  CUBLASLT_EPILOGUE_BGRADA = 256,
+  CUBLASLT_EPILOGUE_BGRADB = 512
+} cublasLtEpilogue_t;
 
 typedef enum {
   CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,    // uint64_t, default 0

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -45,6 +46,18 @@ struct Layout {
 
 struct Product {
   std::int32_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
+  std::uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  std::byte *vector = nullptr, *aux = nullptr;  // the operands of epilogues
+  std::int64_t aux_ld = 0;
+
+  /// The operand of the epilogue; null if it has none.
+  std::byte* operand() const {
+    return epilogue == CUBLASLT_EPILOGUE_DEFAULT ? nullptr : epilogue == CUBLASLT_EPILOGUE_DGELU ? aux : vector;
+  }
+  std::uint32_t operand_alignment() const {
+    const auto address = reinterpret_cast<std::uintptr_t>(operand());
+    return address == 0 ? 1 : static_cast<std::uint32_t>(address & -address);
+  }
 };
 
 struct Preference {
@@ -57,6 +70,7 @@ struct Algorithm {
   std::uint64_t problem = 0, workspace = 0;
   std::uint32_t reversed = 0;  // 1: adds the terms of a sum in reverse order, and so gives other bits
   std::array<std::uint32_t, 4> alignment = {1, 1, 1, 1};  // of A, B, C, D
+  std::uint32_t operand_alignment = 1;                    // of the epilogue
 };
 
 static_assert(sizeof(Layout) <= sizeof(cublasLtMatrixLayoutOpaque_t) && sizeof(Product) <= sizeof(cublasLtMatmulDescOpaque_t));
@@ -94,7 +108,27 @@ struct Problem {
         !is_shape(b, product.transpose_b == CUBLAS_OP_T, k(), n()) || !is_shape(c, false, m(), n()))
       return CUBLAS_STATUS_INVALID_VALUE;
     if (a.type != b.type || c.type != d.type || (d.type != CUDA_R_32F && d.type != a.type)) return CUBLAS_STATUS_NOT_SUPPORTED;
-    return CUBLAS_STATUS_SUCCESS;
+    if (product.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return CUBLAS_STATUS_SUCCESS;
+    if (environment_number("FSDP_CUDA_DOUBLE_EPILOGUES", 1) == 0) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!product.operand()) return CUBLAS_STATUS_INVALID_VALUE;
+    switch (product.epilogue) {
+      case CUBLASLT_EPILOGUE_DGELU:
+        if (d.type == CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+        return product.aux_ld % 8 == 0 && product.aux_ld >= static_cast<std::int64_t>(d.rows) &&
+                       product.operand_alignment() >= 16
+                   ? CUBLAS_STATUS_SUCCESS
+                   : CUBLAS_STATUS_INVALID_VALUE;
+      case CUBLASLT_EPILOGUE_BIAS:
+      case CUBLASLT_EPILOGUE_BGRADA:
+      case CUBLASLT_EPILOGUE_BGRADB:
+        return CUBLAS_STATUS_SUCCESS;
+    }
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+  /// The bytes of the epilogue's operand.
+  std::size_t operand_bytes() const {
+    if (product.epilogue == CUBLASLT_EPILOGUE_DGELU) return Layout{d.type, d.rows, d.columns, product.aux_ld}.bytes();
+    return (product.epilogue == CUBLASLT_EPILOGUE_BGRADB ? n() : m()) * d.element_bytes();
   }
 
   /// A number that differs for problems that may need different algorithms.
@@ -107,6 +141,8 @@ struct Problem {
       add(layout->columns);
     }
     add(static_cast<std::uint64_t>(product.transpose_a * 2 + product.transpose_b));
+    add(product.epilogue);
+    add(static_cast<std::uint64_t>(product.aux_ld));
     return hash;
   }
 };
@@ -142,10 +178,29 @@ struct Operands {
   float alpha, beta;
 };
 
+/// The derivative of 0.5 x (1 + tanh(u)) with u = sqrt(2/pi) (x + 0.044715 x^3).
+float gelu_slope(double x) {
+  const double scale = 0.7978845608028654, t = std::tanh(scale * (x + 0.044715 * x * x * x));
+  return static_cast<float>(0.5 * (1 + t) + 0.5 * x * (1 - t * t) * scale * (1 + 3 * 0.044715 * x * x));
+}
+
+/// Overwrites the sums of BGRADA or BGRADB: over k of op(A)[count,k] or op(B)[k,count].
+void write_sums(const Problem& problem, const std::vector<float>& values, std::size_t count, std::size_t along_count,
+                std::size_t along_k, bool reversed) {
+  for (std::size_t i = 0; i < count; ++i) {
+    float sum = 0;
+    for (std::size_t term = 0; term < problem.k(); ++term)
+      sum += values[i * along_count + (reversed ? problem.k() - 1 - term : term) * along_k];
+    write(problem.d.type, problem.product.vector, i, sum);
+  }
+}
+
 void multiply(const Problem& problem, const Operands& operands, bool reversed) {
   const std::size_t m = problem.m(), n = problem.n(), k = problem.k();
   const std::vector<float> a = unpack(problem.a, problem.product.transpose_a == CUBLAS_OP_T, operands.a);
   const std::vector<float> b = unpack(problem.b, problem.product.transpose_b == CUBLAS_OP_T, operands.b);
+  if (problem.product.epilogue == CUBLASLT_EPILOGUE_BGRADA) write_sums(problem, a, m, k, 1, reversed);
+  if (problem.product.epilogue == CUBLASLT_EPILOGUE_BGRADB) write_sums(problem, b, n, 1, n, reversed);
   std::vector<float> sums(n);
   for (std::size_t i = 0; i < m; ++i) {
     std::fill(sums.begin(), sums.end(), 0.0f);
@@ -158,6 +213,10 @@ void multiply(const Problem& problem, const Operands& operands, bool reversed) {
     for (std::size_t l = 0; l < n; ++l) {
       float value = operands.alpha * sums[l];
       if (operands.beta != 0) value += operands.beta * read(problem.c.type, operands.c, problem.c.index(i, l));
+      if (problem.product.epilogue == CUBLASLT_EPILOGUE_BIAS) value += read(problem.d.type, problem.product.vector, i);
+      if (problem.product.epilogue == CUBLASLT_EPILOGUE_DGELU)
+        value *=
+            gelu_slope(read(problem.d.type, problem.product.aux, l * static_cast<std::size_t>(problem.product.aux_ld) + i));
       write(problem.d.type, operands.d, problem.d.index(i, l), value);
     }
   }
@@ -236,7 +295,21 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product) {
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t attribute,
                                               const void* value, std::size_t bytes) {
   Product& p = open(product);
-  return set(attribute == CUBLASLT_MATMUL_DESC_TRANSA ? p.transpose_a : p.transpose_b, value, bytes);
+  switch (attribute) {
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+      return set(p.transpose_a, value, bytes);
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+      return set(p.transpose_b, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+      return set(p.epilogue, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+      return set(p.vector, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+      return set(p.aux, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+      return set(p.aux_ld, value, bytes);
+  }
+  return CUBLAS_STATUS_INVALID_VALUE;
 }
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type, std::uint64_t rows,
@@ -293,7 +366,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     const Algorithm algorithm{.problem = problem.fingerprint(),
                               .workspace = std::min<std::uint64_t>(open(preference).workspace, workspace_of_algorithm),
                               .reversed = static_cast<std::uint32_t>(*count),
-                              .alignment = open(preference).alignment};
+                              .alignment = open(preference).alignment,
+                              .operand_alignment = problem.product.operand_alignment()};
     cublasLtMatmulHeuristicResult_t& result = found[*count] = {};
     std::memcpy(&result.algo, &algorithm, sizeof algorithm);
     result.workspaceSize = algorithm.workspace;
@@ -334,6 +408,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
     const std::size_t alignment = std::max<std::size_t>(algorithm.alignment[i], layouts[i]->element_bytes());
     if (reinterpret_cast<std::uintptr_t>(pointers[i]) % alignment != 0) return CUBLAS_STATUS_INVALID_VALUE;
   }
+  if (problem.product.operand_alignment() < algorithm.operand_alignment) return CUBLAS_STATUS_INVALID_VALUE;
   if (algorithm.workspace > workspace_bytes || (algorithm.workspace > 0 && !workspace) ||
       reinterpret_cast<std::uintptr_t>(workspace) % 16 != 0)
     return CUBLAS_STATUS_INVALID_VALUE;
@@ -344,6 +419,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
   expect_on_device("B", b, problem.b.bytes());
   expect_on_device("D", d, problem.d.bytes());
   if (operands.beta != 0) expect_on_device("C", c, problem.c.bytes());
+  if (problem.product.operand()) expect_on_device("the epilogue's operand", problem.product.operand(), problem.operand_bytes());
   if (algorithm.workspace > 0) expect_on_device("the workspace", workspace, algorithm.workspace);
   give(stream,
        [problem, operands, workspace, bytes = algorithm.workspace, reversed = algorithm.reversed](std::minstd_rand& dice) {
