@@ -47,7 +47,7 @@ struct DeviceTraits {
   std::size_t gemm_bytes = 0;
   /// The largest head size for which cuDNN computes attention; 0: our kernels compute all attention.
   std::size_t cudnn_head_size = 0;
-  /// True if matrix products add biases, and compute gradients of biases and GELU, in the same pass (--bias-gelu-fusion).
+  /// True if matrix products add biases, and compute gradients of biases and GELU, in the same pass.
   bool fuses_biases = false;
   /// An estimate of device memory outside the plan: driver, libraries and NCCL's channels.
   std::size_t context_bytes = 0;

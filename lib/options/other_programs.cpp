@@ -47,6 +47,7 @@ constexpr OtherOption rows[] = {
     {"untie-embeddings-and-output-weights", "give --share-decoder-input-output-embed=false"},
     {"hidden-dropout activation-dropout relu-dropout", "give --dropout"},
     {"swiglu squared-relu normalization norm-epsilon position-embedding-type use-rotary-position-embeddings rotary-base rotary-percent kv-channels disable-bias-linear add-qkv-bias", "give --arch NAME, or --model DIR, whose config.json sets it", "it belongs to the model's family"},
+    {"no-bias-gelu-fusion", "leave it out", "biases are fused only with --bias-gelu-fusion"},
     {"use-peft use-lora lora peft-type r", "give --lora-rank R"},
     {"lora-modules-to-save modules-to-save", "leave it out", "only adapters are trained"},
     {"use-dora", "leave it out", "adapters have no magnitude vectors"},

@@ -262,6 +262,7 @@ BOOST_AUTO_TEST_CASE(options_that_change_results_are_compared_when_a_run_resumes
                                   "adam-eps",
                                   "amsgrad",
                                   "attention-dropout",
+                                  "bias-gelu-fusion",
                                   "break-mode",
                                   "buffer-dtype",
                                   "clip-norm",
