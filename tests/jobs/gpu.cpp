@@ -310,6 +310,7 @@ const std::string first_is_slow = "FSDP_CUDA_DOUBLE_SLOW_ALGORITHM=0", second_is
 
 }  // namespace
 
+BOOST_AUTO_TEST_SUITE(double_alone)  // continued
 BOOST_AUTO_TEST_SUITE(timed_algorithms)
 
 const std::vector<std::string> by_table = {"--gemm-algorithms", "../table"};
@@ -387,6 +388,7 @@ BOOST_AUTO_TEST_CASE(a_wrong_table_is_refused) {
   BOOST_TEST(!fs::exists(folder / "dry/table"));
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE(bias_gelu_fusion)
