@@ -184,6 +184,7 @@ PlanTable make_plan_table(const PlanTableOptions& options) {
   const AttentionChoice attention = plan_attention(options.train.attention_backend, config, options.train.sharding,
                                                    options.train.attention_dropout, device.kind);
   device.cudnn_head_size = attention.cudnn_head_size;
+  if (options.train.bias_gelu_fusion) check_bias_gelu_fusion(config, options.train.sharding.types.parameter, device.kind);
   PlanTable table{options, std::make_shared<Transformer>(config, device), {}, {}};
   if (!attention.why.empty()) table.warnings.push_back("attention by the kernels of fsdp: " + attention.why);
   const Cluster cluster = options.cluster;

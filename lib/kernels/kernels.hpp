@@ -38,7 +38,7 @@ template <class E, class Out>
 void gemm(Stream& stream, Trans trans_a, Trans trans_b, std::size_t m, std::size_t n, std::size_t k, const E* a,
           std::size_t lda, const E* b, std::size_t ldb, Out* out, std::size_t ldo, Write write);
 /// Work that a GPU's library does in the same pass as a product (cuBLASLt calls it an epilogue). `operand` has numbers of the
-/// type of `out`.
+/// type of `out`; sums are written to it.
 struct Epilogue {
   enum class Kind {
     none,
@@ -50,7 +50,7 @@ struct Epilogue {
   const void* operand = nullptr;
 };
 /// gemm() with an epilogue. If the device cannot compute both in one pass, returns false and computes nothing; that depends
-/// only on types, sizes and alignment. A CPU cannot.
+/// only on types, sizes and alignment. Always false on a CPU.
 template <class E, class Out>
 bool gemm_with_epilogue(Stream& stream, const Epilogue& epilogue, Trans trans_a, Trans trans_b, std::size_t m, std::size_t n,
                         std::size_t k, const E* a, std::size_t lda, const E* b, std::size_t ldb, Out* out, std::size_t ldo,

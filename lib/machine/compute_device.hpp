@@ -40,8 +40,9 @@ struct AttentionChoice {
 AttentionChoice plan_attention(AttentionBackend wanted, const TransformerConfig& config, const ShardingOptions& sharding,
                                double dropout, DeviceKind kind);
 
-/// Resolves --attention-backend on the rank's device. Collective over world. Throws CollectiveError if the model needs cuDNN,
-/// `wanted` is `cudnn`, and it cannot be loaded, and if the ranks have different versions of cuDNN.
+/// Resolves --attention-backend on the rank's device. Collective over world. With `automatic`, our kernels compute the
+/// attention if cuDNN is missing or refuses the model's shapes. Throws CollectiveError if `wanted` is `cudnn` and cuDNN cannot
+/// be loaded, and if ranks have different versions of cuDNN, or cuDNN refuses only some of them.
 AttentionChoice choose_attention(AttentionBackend wanted, const TransformerConfig& config, const ShardingOptions& sharding,
                                  double dropout, Device& device, Communicator& world);
 

@@ -45,15 +45,14 @@ void qkv_forward(const StageKernels<E>& stage, const LinearGroup& group, const E
   const std::size_t width = qkv_width(stage.config);
   Stream& stream = stage.context.stream;
   E* bias = stage.scratch_values(stage.scratch.bias);
-  std::array<const E*, 3> left = {};  // biases to add
+  std::array<const E*, 3> left = {};  // biases that are not added yet
   std::size_t column = 0;
   for (std::size_t i = 0; i < group.size; column += group.part[i].out, ++i)
     left[i] = stage.linear_bias_forward(group.part[i], x, qkv + column, width);
   if (left == std::array<const E*, 3>()) return;
   if (group.size == 1) return kernels::add_bias(stream, qkv, left[0], stage.R(), width);
-  column = 0;
-  for (std::size_t i = 0; i < group.size;
-       column += group.part[i].out, ++i) {  // copy them next to each other: one pass adds all
+  column = 0;  // copies the biases next to each other, so that one pass adds all
+  for (std::size_t i = 0; i < group.size; column += group.part[i].out, ++i) {
     kernels::fill_zero(stream, bias + column, group.part[i].out);
     if (left[i]) kernels::add_bias(stream, bias + column, left[i], 1, group.part[i].out);
   }

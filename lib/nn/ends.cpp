@@ -93,7 +93,8 @@ void head(const StageKernels<E>& stage, const E* x, const std::int32_t* targets,
   const E* const weight = stage.weight(uses.head);
   float* const d_weight = dx ? stage.gradient(uses.head) : nullptr;
   const kernels::LossTerms& terms = stage.context.loss_terms;
-  // On GPUs one kernel computes the loss and the gradients of logits. On CPUs a piece is read while it is in cache.
+  // On GPUs one kernel computes the loss and the gradients of logits, unless the loss has more terms. On CPUs a piece is read
+  // while it is in cache.
   const bool at_once = dx && !terms.any() && !is_host(stage.device.kind) && V <= 2 * piece;
   E* const norm = stage.scratch_values(stage.scratch.norm);
   float *const stats = stage.scratch_at(stage.scratch.stats), *const loss = stage.scratch_at(stage.scratch.loss),

@@ -34,6 +34,8 @@ void add_optimizer(const Optimizer& optimizer) {
   for (const Rule* rule : optimizer.rules) {
     expect(rule->update && rule->states.size() <= kernels::most_states,
            "a rule must have an update function, and not too many states");
+    expect(!rule->by_element || (!rule->states.empty() && rule->statistics.rounds == 0 && !rule->whole.work),
+           "a rule that works by element must have states, and needs no sums or whole matrices");
     const Rule* const other = find_rule(rule->name);
     expect(!other || other == rule, "two rules must not have the same name");
   }

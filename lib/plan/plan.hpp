@@ -273,7 +273,8 @@ struct Plan {
   bool sums_in_a_tree = false;
   std::vector<std::vector<Location>> waiting_sums;  // [unit]
   // This rank's master parameters and gradient in fp32, for operations: the places in `master` and `gradients` or, if that
-  // state is bf16, memory in which each unit's fp32 copy replaces that of another unit.
+  // state is bf16, memory in which each unit's fp32 copy replaces that of another unit. For a unit that is updated in one pass,
+  // wide_master is the place in `master`, in bf16.
   std::vector<Location> wide_master, wide_gradients;
   std::vector<std::vector<BufferId>> optimizer_state;  // [unit][state of the unit's rule]; empty if not trained
   std::vector<BufferId> averages;      // [unit]: this rank's part of the average; -1 if not trained; empty if there is none

@@ -31,14 +31,29 @@ class ProductRecorder final : public kernels::SilentKernels {
   Stream& real_;
 };
 
+const char* text_of(kernels::Epilogue::Kind epilogue) {
+  using enum kernels::Epilogue::Kind;
+  switch (epilogue) {
+    case none:
+      break;
+    case bias:
+      return " and bias";
+    case gelu_gradient:
+      return " and GELU's gradient";
+    case sums_of_a:
+      return " and sums of a";
+    case sums_of_b:
+      return " and sums of b";
+  }
+  return "";
+}
+
 /// Describes everything that the choice of an algorithm depends on.
 std::string shape_text(const kernels::Product& p) {
   const auto transposed = [](kernels::Trans trans) { return trans == kernels::Trans::yes ? "T" : "N"; };
-  constexpr const char* epilogues[] = {"", " and bias", " and GELU's gradient", " and sums of a", " and sums of b"};
   return format("{} to {} m {} n {} k {} a {} {} b {} {} out {} {} aligned {}{}", name_of(p.type), name_of(p.out_type), p.m,
                 p.n, p.k, transposed(p.trans_a), p.lda, transposed(p.trans_b), p.ldb, p.ldo,
-                p.write == kernels::Write::add ? "add" : "overwrite", p.alignment(),
-                epilogues[static_cast<std::size_t>(p.epilogue.kind)]);
+                p.write == kernels::Write::add ? "add" : "overwrite", p.alignment(), text_of(p.epilogue.kind));
 }
 
 std::string hex_of(const kernels::GemmAlgorithm& algorithm) {

@@ -26,6 +26,8 @@ __device__ __forceinline__ T exchange(T value, unsigned distance) {
 __device__ __forceinline__ bool any_lane(bool mine) { return __any_sync(0xffffffffu, mine) != 0; }
 /// Returns the largest of the lanes' values.
 __device__ __forceinline__ int largest_of_warp(int mine) { return __reduce_max_sync(0xffffffffu, mine); }
+/// Returns a + b, rounded down.
+__device__ __forceinline__ double add_rounded_down(double a, double b) { return __dadd_rd(a, b); }
 __device__ __forceinline__ void sync_warp() { __syncwarp(); }
 
 }  // namespace fsdp

@@ -25,8 +25,8 @@ class CudaProducts {
   CudaProducts(const CudaProducts&) = delete;
   CudaProducts& operator=(const CudaProducts&) = delete;
 
-  /// Returns true if cuBLASLt has an algorithm for a product with its epilogue. Only epilogues of 16-bit operands are used
-  /// whose rows begin at multiples of 16 bytes.
+  /// Returns true if multiply() can compute the product with its epilogue: operands have 16 bits, all rows and the epilogue's
+  /// operand begin at multiples of 16 bytes, and cuBLASLt has an algorithm.
   bool takes(const Product& product, std::size_t workspace_bytes);
   /// Queues a product; `workspace` belongs to the stream. Allocates host memory for each new shape.
   void multiply(cudaStream_t stream, const Product& product, void* workspace, std::size_t workspace_bytes);

@@ -21,7 +21,7 @@
 //               ...) calls f(sum, ..., x[c], ...) for each column c of a row of arrays of E. Rows are added in the order of
 //               the calls, with a barrier between two calls. Its store() writes sums[count][n]. CUDA keeps sums of the first
 //               columns in registers, if the row is aligned to packs;
-//   total(values)  returns the sums of the Several integers that each lane has;
+//   total(values)  returns the sums of the Several numbers that each lane has;
 //   find(begin, end, f)  returns the first i in [begin, end) for which f(i) is true, or `end`;
 //   copy(n, to, from)  copies n floats; `to` is aligned to 64 bytes;
 //   once(f)     calls f on one lane;
@@ -107,18 +107,22 @@ concept HasWidth = requires(const Body& body) {
   body.width();
 };
 
-/// The number of threads of a block on GPUs for rows of `width` elements. A lane then has up to 32 elements, and few lanes
-/// have none. A multiprocessor runs at most 32 blocks at a time, so blocks of one warp still give it 32 warps.
+/// The number of threads of a block on GPUs for rows of `width` elements. Up to 8,192 elements, a lane has at most 32, and few
+/// lanes have none. An A100, H100 or B200 runs up to 32 blocks on a multiprocessor, so blocks of one warp still give it 32
+/// warps; GPUs for graphics run fewer.
 constexpr unsigned threads_of_width(std::size_t width) {
   return width <= 1024 ? 32 : width <= 2048 ? 64 : width <= 4096 ? 128 : default_threads;
 }
 
-/// The number of threads of a block that runs `body` on a GPU: the body's cuda_threads, or by its width(), or `otherwise`.
+/// The number of threads of a block that runs `body` on a GPU: by the body's width(), or its cuda_threads, or `otherwise`. A
+/// body has at most one of the two.
 template <class Body>
 constexpr unsigned threads_of(const Body& body, unsigned otherwise = default_threads) {
+  constexpr bool has_cuda_threads = requires { Body::cuda_threads; };
+  static_assert(!HasWidth<Body> || !has_cuda_threads);
   if constexpr (HasWidth<Body>)
     return threads_of_width(body.width());
-  else if constexpr (requires { Body::cuda_threads; })
+  else if constexpr (has_cuda_threads)
     return Body::cuda_threads;
   else
     return otherwise;

@@ -1,5 +1,5 @@
 // Rounding to 16 bits. bf16 optimizer states are rounded stochastically: with rounding to nearest, a moving average would not
-// change if each update's step were too small. The code uses integers and selects, so that loops become vector code and every
+// change if each update's step were too small. Loops have no branches on CPUs, so that they become vector code, and every
 // instruction set gives the same bits.
 #pragma once
 
@@ -19,8 +19,8 @@ FSDP_INLINE std::uint16_t round_to_bf16(float value, std::uint32_t noise) {
   return static_cast<std::uint16_t>(((bits + (down ? 0u : noise)) >> 16) | nan);
 }
 
-/// round_to_bf16() for a result of arithmetic. If this is a NaN, its first mantissa bit is set. With the comparison of floats
-/// and without the bits of NaNs, a GPU needs half as many instructions.
+/// As round_to_bf16(), for results of arithmetic. Their NaNs are quiet (the first mantissa bit is set), so their upper 16 bits
+/// are a NaN, too. A comparison of floats instead of integers halves a GPU's instructions.
 FSDP_INLINE std::uint16_t round_result_to_bf16(float value, std::uint32_t noise) {
   std::uint32_t bits = element_parts::bits_of(value);
   if (__builtin_fabsf(value) < 0x1.fep127f) bits += noise;  // smaller than the largest bf16 number

@@ -339,13 +339,13 @@ struct NarrowUpdate {
     });
   }
 
-#if defined(FSDP_GPU)
   static constexpr std::size_t adjacent = 8;  // elements of a pack: 16 bytes
 
  public:
   static constexpr unsigned cuda_threads = quarter / adjacent;
 
  private:
+#if defined(FSDP_GPU)
   FSDP_INLINE static bool is_aligned(const std::uint16_t* array) {
     return reinterpret_cast<std::uintptr_t>(array) % (adjacent * sizeof(*array)) == 0;
   }

@@ -58,7 +58,7 @@ class DigitSum {
 
   /// Adds the digit of `rest`, at least 0 and below 2^32 units. Returns what is left for the digits below.
   FSDP_INLINE double add(double rest) {
-    const double sum = __dadd_rd(sum_, rest), left = rest - (sum - sum_);
+    const double sum = add_rounded_down(sum_, rest), left = rest - (sum - sum_);
     sum_ = sum;
     return left;
   }

@@ -371,7 +371,7 @@ struct VarianceStatistics {
 };
 
 /// Row r: KeepRule for the blocks of the row, without the new parameters, and adds the squares of the rounded numbers to `sum`.
-/// Only GPUs run it: a CPU rounds with denormals that count as 0, but adds the squares of all numbers.
+/// Only GPUs run it. A CPU needs two passes: it rounds with denormals flushed to 0, and squares without.
 struct KeepAndSquare {
   static constexpr unsigned cuda_threads = Squares::cuda_threads;
   KeepRule rule;

@@ -655,11 +655,12 @@ class Builder {
 
   /// Rounds fp32 sums of a unit's gradient to the 16-bit gradient that is kept between micro-batches. `wide` is the place of
   /// these sums, which are of the whole gradient or of this rank's part. If `add` is true, the kept gradient is added before
-  /// rounding. If `last` is true, the squares of the rounded gradient are added to the update's sums.
-  void keep_gradient(List& list, int u, const Location& wide, bool add, bool last) {
+  /// rounding. If the sum is `complete`, of all micro-batches and ranks, the squares of the rounded gradient are added to the
+  /// update's sums.
+  void keep_gradient(List& list, int u, const Location& wide, bool add, bool complete) {
     const bool is_whole = wide == at(plan_.whole_gradients, u);
-    const Kind* const kind = is_whole ? (last ? &kinds::round_whole_gradient_and_square : &kinds::round_whole_gradient)
-                                      : (last ? &kinds::round_gradient_and_square : &kinds::round_gradient);
+    const Kind* const kind = is_whole ? (complete ? &kinds::round_whole_gradient_and_square : &kinds::round_whole_gradient)
+                                      : (complete ? &kinds::round_gradient_and_square : &kinds::round_gradient);
     Operation op = {.kind = kind,
                     .stream = StreamId::reduce,
                     .unit = u,
@@ -669,7 +670,7 @@ class Builder {
                     .operands = {{is_whole ? whole_gradient : gradient, wide},
                                  is_whole ? Operand{kept_whole_gradient, at(plan_.kept_whole_gradients, u)}
                                           : Operand{kept_gradient, at(plan_.gradients, u)}}};
-    if (last) op.operands.push_back({sums, plan_.sums});
+    if (complete) op.operands.push_back({sums, plan_.sums});
     emit(list, std::move(op));
   }
 

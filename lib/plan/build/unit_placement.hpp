@@ -30,8 +30,8 @@ class UnitPlacement {
   bool trained(int u) const { return options_.training && unit(u).trainable; }
   /// Returns true if the unit has an fp32 copy besides the parameters used for computation.
   bool rounded(int u) const { return unit(u).types.parameter != unit(u).types.master; }
-  /// Return true if the unit is trained and its master parameters, or its gradient, are stored in bf16. Operations then work on
-  /// an fp32 copy, in memory that another unit's copy overwrites later.
+  /// Return true if the unit is trained and its master parameters, or its gradient, are stored in bf16. Operations
+  /// other than an update in one pass then work on an fp32 copy, in memory that another unit's copy overwrites later.
   bool has_16_bit_master(int u) const { return trained(u) && unit(u).types.master != DType::f32; }
   bool has_16_bit_gradient(int u) const { return trained(u) && unit(u).types.gradient != DType::f32; }
   /// Returns true if the update reads and writes bf16 state in one pass, without fp32 copies.

@@ -27,8 +27,9 @@ class GradientStates : private CheckedList {
   void sum_in_tree(const Operation& op);
   /// These operations round fp32 values to the 16-bit state that is kept, and set the fp32 values to the rounded ones.
   void keep_gradient(const Operation& op);
-  void keep_and_square(const Operation& op);
   void keep_master(const Operation& op);
+  /// As keep_gradient(), and then take_squares(). The fp32 values are undefined afterwards.
+  void keep_and_square(const Operation& op);
   void upcast_gradient(const Operation& op);
   void upcast_master(const Operation& op);
   void take_squares(const Operation& op);

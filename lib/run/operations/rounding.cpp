@@ -27,8 +27,8 @@ Cost both(double passes, const Operation& op) {
   return {.memory_bytes = passes * static_cast<double>(op.bytes() + op.count * sizeof(float))};
 }
 Cost upcast_cost(const Operation& op, const Costing&) { return both(1, op); }
-/// Reads and writes the fp32 and the 16-bit values, and converts the rounded values back to fp32.
-Cost rounding_cost(const Operation& op, const Costing&) { return both(3, op); }
+/// Reads and writes the fp32 and the 16-bit values.
+Cost rounding_cost(const Operation& op, const Costing&) { return both(2, op); }
 /// Reads the fp32 values, and reads and writes the 16-bit ones.
 Cost rounding_and_squares_cost(const Operation& op, const Costing&) {
   return {.memory_bytes = static_cast<double>(2 * op.bytes() + op.count * sizeof(float))};
