@@ -113,7 +113,9 @@ void check_bias_gelu_fusion(const TransformerConfig& config, DType type, DeviceK
                           : type == DType::f32 ? "it is for bf16 and fp16"
                           : !biases            ? "this model's projections have no biases"
                                                : nullptr;
-  if (why) throw UserError(format("--bias-gelu-fusion changes nothing ({}); leave it out", why));
+  if (why)
+    throw UserError(format("--bias-gelu-fusion changes nothing ({}); {}", why,
+                           is_host(kind) ? "give --device cuda, or leave it out" : "leave it out"));
 }
 
 ShardingOptions options_for(DeviceKind kind, ShardingOptions options) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -170,7 +171,8 @@ std::string bench_optimizer(const PartsOptions& options, Communicator& world, De
   std::size_t numel = 0;
   for (const Parameter& parameter : parameters) numel += fsdp::numel(parameter.shape);
 
-  const Buffer from = device.allocate(numel * sizeof(float)), to = device.allocate(numel * sizeof(float));
+  const auto [from, to] =
+      agree(world, [&] { return std::pair(device.allocate(numel * sizeof(float)), device.allocate(numel * sizeof(float))); });
   kernels::fill_normal(stream, floats(from), numel, 0, 1, 0, 0, 1);
   std::vector<Figure> figures;
   for (const Optimizer* const row : optimizers()) {
