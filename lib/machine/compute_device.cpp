@@ -1,5 +1,6 @@
 #include "machine/compute_device.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 #include <string_view>
@@ -108,11 +109,17 @@ std::string describe_changed_attention(const std::string& before, const std::str
 }
 
 void check_bias_gelu_fusion(const TransformerConfig& config, DType type, DeviceKind kind) {
-  const bool biases = config.qkv_bias || config.attention_out_bias || config.mlp_bias;
+  const auto fuses = [](const Linear& linear) { return linear.bias >= 0 && linear.lora_a < 0 && linear.in % 8 == 0; };
+  const auto any = [&](const BlockParameters& block) {
+    return std::ranges::any_of(block.qkv.part, fuses) || fuses(block.attention_out) ||
+           std::ranges::any_of(block.ffn_in.part, fuses) || fuses(block.ffn_out);
+  };
   const char* const why = is_host(kind)        ? "it is for GPUs"
                           : type == DType::f32 ? "it is for bf16 and fp16"
-                          : !biases            ? "this model's projections have no biases"
-                                               : nullptr;
+                          : std::ranges::none_of(list_parameters(config).blocks, any)
+                              ? "each projection of this model has no bias, or an adapter, or inputs whose number is not a "
+                                "multiple of 8"
+                              : nullptr;
   if (why)
     throw UserError(format("--bias-gelu-fusion changes nothing ({}); {}", why,
                            is_host(kind) ? "give --device cuda, or leave it out" : "leave it out"));
