@@ -51,14 +51,13 @@ constinit const Kind sum_gradients = {
     .amount = of_shard,
     .follow = protocol<&GradientStates::sum_in_tree>};
 
-/// Only one rank of the shard axis counts a unit that all of them hold whole.
 constinit const Kind add_squares = {.name = "squares",
                                     .part = UpdatePart::optimizer,
                                     .subject = Subject::unit,
                                     .operands = of_add_squares,
                                     .run =
                                         [](const Running& r) {
-                                          if (r.unit().sharded || r.rank.shard == 0)
+                                          if (r.counts_unit())
                                             kernels::add_squares(r.stream, r.at<UpdateSums>(sums)->squares,
                                                                  r.at<float>(gradient), r.op.count);
                                         },

@@ -58,7 +58,7 @@ void count_statistics(const Running& r) {
   };
   clear();
   r.unit().rule->statistics.count(r.stream, memory_of(r), r.rank.optimizer, step_of(r), r.op.round);
-  if (!r.unit().sharded && r.rank.shard != 0) clear();
+  if (!r.counts_unit()) clear();
 }
 
 /// Works on the matrices that this rank owns and zeroes the others, so that a sum over the ranks has each matrix once.

@@ -38,11 +38,10 @@ Cost rounding_and_squares_cost(const Operation& op, const Costing&) {
 std::uint32_t time_of(const Operation& op) { return static_cast<std::uint32_t>(2 * op.micro_batch + (op.accumulate ? 1 : 0)); }
 
 /// The noise of an element depends on its position in its parameter, not on the rank that holds it. If the operation has sums,
-/// the squares of the rounded values are added to them. Only one rank of the shard axis counts a unit that all of them hold
-/// whole.
+/// the squares of the rounded values are added to them.
 void round_range(const Running& r, OperandName wide, OperandName kept, RandomSite site, std::uint32_t time,
                  std::size_t parameter, Range range, std::size_t offset) {
-  auto* const all = r.unit().sharded || r.rank.shard == 0 ? r.at<UpdateSums>(sums) : nullptr;
+  auto* const all = r.counts_unit() ? r.at<UpdateSums>(sums) : nullptr;
   kernels::round_at_random(r.stream, r.at<bf16>(kept) + offset, r.at<float>(wide) + offset, range.size(),
                            kernels::rounding_noise(site, r.rank.optimizer.seed, r.scalars.update, parameter, range.begin, time),
                            r.write(), all ? &all->squares : nullptr);

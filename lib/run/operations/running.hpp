@@ -96,6 +96,9 @@ struct Running {
     return place ? rank.at<T>(*place) : nullptr;
   }
   const Unit& unit() const { return rank.layout.units()[static_cast<std::size_t>(op.unit)]; }
+  /// Returns true if this rank adds the unit to sums over ranks: of a unit that all ranks of the shard axis hold whole, only
+  /// one rank does.
+  bool counts_unit() const { return unit().sharded || rank.shard == 0; }
   const UnitParts& parts() const { return rank.parts[static_cast<std::size_t>(op.unit)]; }
   kernels::Write write() const { return op.accumulate ? kernels::Write::add : kernels::Write::overwrite; }
 };
