@@ -106,7 +106,7 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
   TransformerConfig config;
   agree(world, [&] {
     check_sharding(config = config_of(options), sharding, world.size());
-    if (is_host(device.kind()) && sharding.plan.offload_optimizer)
+    if (is_host(device.kind()) && sharding.plan.places.optimizer)
       throw UserError(
           "nothing can be offloaded (on CPUs all memory is host memory); leave out --offload-params, --offload-optimizer and "
           "--cpu-offload");
@@ -177,9 +177,9 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
              on_gpu ? device.description() + "; " + sharded.mesh().data_description + "\n" : std::string(), model_of(options),
              world.size(), options.sharding.strategy, name_of(options.sharding.types.parameter), B, T, K,
              format("{}{}", sharding.plan.checkpoint_activations ? ", blocks recomputed" : "",
-                    sharding.plan.offload_parameters  ? ", parameters on the host"
-                    : sharding.plan.offload_optimizer ? ", optimizer's memory on the host"
-                                                      : ""),
+                    sharding.plan.places.parameters  ? ", parameters on the host"
+                    : sharding.plan.places.optimizer ? ", optimizer's memory on the host"
+                                                     : ""),
              options.fake_collectives ? ", collectives faked (nothing is transferred, losses are meaningless)" : "", rate,
              step_s * 1e3, on_gpu ? 1 : 0, seconds.size());
   if (peak)

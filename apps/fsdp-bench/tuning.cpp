@@ -138,7 +138,7 @@ std::string bench_tuning(const BenchOptions& options, Communicator& world, Commu
     config = config_of(options);
     if (const int group = options.sharding.shard_group_size; group > 0)
       mesh_shape(find_placement("hybrid"), world.size(), group);
-    if (is_host(device.kind()) && options.sharding.plan.offload_optimizer)
+    if (is_host(device.kind()) && options.sharding.plan.places.optimizer)
       throw UserError(
           "nothing can be offloaded (on CPUs all memory is host memory); leave out --offload-params, --offload-optimizer and "
           "--cpu-offload");

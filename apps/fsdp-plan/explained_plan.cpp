@@ -69,7 +69,7 @@ ExplainedPlan explained_plan(const PlanTable& table) {
     out.units.push_back(unit_of(table.model->parameters(), planned, u));
   for (const PlanBuffer& buffer : plan.buffers)
     out.buffers.push_back(
-        {buffer.name, std::string(name_of(buffer.role)), buffer.bytes, !buffer.space->on_device, !buffer.transient});
+        {buffer.name, std::string(name_of(buffer.role)), buffer.bytes, buffer.space->tier != Tier::device, !buffer.transient});
   const auto ids = [](const std::vector<Location>& places) {
     std::vector<BufferId> buffers;
     for (const Location& place : places) buffers.push_back(place.buffer);

@@ -128,7 +128,7 @@ std::string prediction_table(const PlanTable& table) {
              gpu.product, gpu.name, gpu.source, gpu.flops(sharding.types.parameter) / 1e12, name_of(sharding.types.parameter),
              gpu.memory_bandwidth / 1e12, gpu.link_bandwidth / 1e9,
              cluster.nodes > 1 ? format(", {:.0f} of each to other nodes", gpu.network_bandwidth / 1e9) : "",
-             sharding.plan.offload_optimizer ? format(", {:.0f} to the host", gpu.host_bandwidth / 1e9) : "", assumptions,
+             sharding.plan.places.optimizer ? format(", {:.0f} to the host", gpu.host_bandwidth / 1e9) : "", assumptions,
              gpu.flops(sharding.types.parameter) / 1e12) +
          lay_out(rows, 2);
 }

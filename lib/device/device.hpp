@@ -125,8 +125,9 @@ class Stream {
   double waited_s = 0;
 };
 
-/// What a stream is used for. A device may give communication streams their own thread or another priority.
-enum class StreamUse { compute, communication };
+/// What a stream is used for. A device may give communication streams their own thread or another priority. The work of a
+/// storage stream reads or writes a file, so it has a thread of its own on every kind of device.
+enum class StreamUse { compute, communication, storage };
 
 class Device {
  public:

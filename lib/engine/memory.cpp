@@ -80,7 +80,7 @@ MemoryAccount memory_account(const EngineOptions& options, const Model& model, c
   const DeviceBackend* const backend = find_backend(options.comm.kind).device_backend;
   std::size_t offloaded = 0;
   for (const PlanBuffer& buffer : plan.buffers)
-    if (buffer.is_offloaded() && buffer.space->in_memory) offloaded += buffer.bytes;
+    if (buffer.is_offloaded() && buffer.space->tier == Tier::host) offloaded += buffer.bytes;
   return {.by_role = memory_by_role(plan),
           .plan = plan.peak_bytes,
           .staging = staging,

@@ -126,7 +126,8 @@ void check_bias_gelu_fusion(const TransformerConfig& config, DType type, DeviceK
 }
 
 ShardingOptions options_for(DeviceKind kind, ShardingOptions options) {
-  if (is_host(kind)) options.plan.offload_optimizer = options.plan.offload_parameters = false;
+  for (const Space** place : {&options.plan.places.parameters, &options.plan.places.optimizer, &options.plan.places.gradients})
+    if (is_host(kind) && *place == &spaces::host) *place = nullptr;
   return options;
 }
 

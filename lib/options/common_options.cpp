@@ -209,32 +209,34 @@ void add_kept_type_options(OptionTable& table, UnitTypes& types) {
 }
 
 void add_offload_options(OptionTable& table, ShardingOptions& sharding) {
-  PlanOptions& plan = sharding.plan;
-  table.choice<bool>(
-      "offload-params", plan.offload_parameters, {{"none", false}, {"cpu", true}},
+  StatePlaces& places = sharding.plan.places;
+  table.choice<const Space*>(
+      "offload-params", places.parameters, {{"none", nullptr}, {"cpu", &spaces::host}},
       "On GPUs, cpu: keep parameters, gradients and optimizer state in the host's memory. The GPU still does all "
       "the work: units are copied to it one after another. Results are the same.");
   table
-      .choice<bool>("offload-optimizer", plan.offload_optimizer, {{"none", false}, {"cpu", true}},
-                    "On GPUs, cpu: keep gradients, optimizer state and, with --bf16 or --fp16, the fp32 copy of the parameters "
-                    "in the host's memory. The parameters that the model computes with stay on the GPU.")
+      .choice<const Space*>(
+          "offload-optimizer", places.optimizer, {{"none", nullptr}, {"cpu", &spaces::host}},
+          "On GPUs, cpu: keep gradients, optimizer state and, with --bf16 or --fp16, the fp32 copy of the parameters "
+          "in the host's memory. The parameters that the model computes with stay on the GPU.")
       .follows("none; cpu with --offload-params cpu");
   const auto spelled = std::make_shared<bool>(false);  // the step of the table keeps `spelled` alive
   table.flag("cpu-offload", *spelled, "fairseq's spelling of --offload-params cpu; needs --bf16 or --fp16.").spelling();
   table.then([&sharding, spelled](const OptionTable& given) {
-    bool &parameters = sharding.plan.offload_parameters, &optimizer = sharding.plan.offload_optimizer;
+    StatePlaces& at = sharding.plan.places;
     if (*spelled && sharding.types.parameter == DType::f32)
       throw UserError(
           "--cpu-offload needs --bf16 or --fp16 (as in fairseq); give one of these, or --offload-params cpu instead");
-    if (*spelled && given.given("offload-params") && !parameters)
+    if (*spelled && given.given("offload-params") && !at.parameters)
       throw UserError("--cpu-offload contradicts --offload-params none; leave one out");
-    parameters = parameters || *spelled;
-    if (parameters && given.given("offload-optimizer") && !optimizer)
+    if (*spelled) at.parameters = &spaces::host;
+    if (at.parameters && given.given("offload-optimizer") && !at.optimizer)
       throw UserError(
           format("--{} contradicts --offload-optimizer none (if parameters are on the host, the optimizer's state is there, "
                  "too); leave one out",
                  *spelled ? "cpu-offload" : "offload-params cpu"));
-    optimizer = optimizer || parameters;
+    if (at.parameters) at.optimizer = at.parameters;
+    at.gradients = at.optimizer;
   });
 }
 

@@ -53,7 +53,7 @@ std::size_t Plan::offloaded_bytes() const {
 std::size_t Plan::batch_bytes() const {
   std::size_t bytes = 0;
   for (const PlanBuffer& buffer : buffers)
-    if (!buffer.space->on_device && !buffer.is_offloaded()) bytes += buffer.bytes;
+    if (buffer.space->tier != Tier::device && !buffer.is_offloaded()) bytes += buffer.bytes;
   return bytes;
 }
 
@@ -244,7 +244,7 @@ std::array<std::size_t, role_count> memory_by_role(const Plan& plan) {
   std::array<std::size_t, role_count> bytes{};
   std::size_t fixed = 0;
   for (const PlanBuffer& buffer : plan.buffers)
-    if (!buffer.transient && buffer.space->on_device)
+    if (!buffer.transient && buffer.space->tier == Tier::device)
       bytes[static_cast<std::size_t>(buffer.role)] += buffer.bytes, fixed += buffer.bytes;
   bytes[static_cast<std::size_t>(BufferRole::activations)] += plan.peak_bytes - fixed;
   return bytes;

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -100,24 +101,35 @@ constexpr bool is_slot(BufferRole role) {
 
 using BufferId = int;
 
-/// What an allocation of memory needs: a rank's device, and the rank's shard group.
+/// What an allocation of memory needs: a rank's device, the rank's shard group, and the folder for files (--nvme-path).
 struct Means {
   Device& device;
   Collectives& shard_group;
+  std::filesystem::path folder = {};
 };
+/// Where the bytes of a space are. The account of a rank's memory has a sum for each tier.
+enum class Tier { device, host, disk };
 /// A place for buffers, and the function that makes the storage for them. spaces.cpp defines the library's spaces.
 struct Space {
   std::string_view name;
-  bool on_device;   // its bytes count as device memory, else as host memory
+  Tier tier;
   bool collective;  // open() is a collective call of the shard group
   std::unique_ptr<Storage> (*open)(const Means&, std::size_t bytes);
-  bool in_memory = true;  // false: in a file, so that the account of a rank's memory leaves it out
+  std::size_t alignment = 1;  // buffers begin at multiples of this
 };
 namespace spaces {
 extern const Space device;
 extern const Space slots;  // memory that the communicator provides, for gathered parameters and unreduced gradients
 extern const Space host;   // memory that the device copies from and to
+extern const Space nvme;   // a file without a name in Means::folder: device/file_storage.hpp
 }  // namespace spaces
+/// Where a rank's state is at rest. Null: in the device's memory. If parameters have a place, the other state has one, too.
+struct StatePlaces {
+  const Space* parameters = nullptr;  // in the type of computation
+  const Space* optimizer = nullptr;   // the optimizer's states, the average and, in mixed precision, the fp32 master parameters
+  const Space* gradients = nullptr;   // those that are reduced, and sums that wait
+  bool any() const { return parameters || optimizer || gradients; }
+};
 struct SpaceUse {
   const Space* space;
   std::size_t bytes;
@@ -227,10 +239,7 @@ struct PlanOptions {
   // then reduced in every micro-batch.
   bool invariant = false;
   std::size_t sums_for = 0;  // allocate batches and, if invariant, partial sums for this many; 0: `micro_batches`
-  // Offloading to host memory. offload_optimizer: the optimizer's states, the gradients and, in mixed precision, the fp32
-  // master parameters. offload_parameters: all of these and the parameters at rest.
-  bool offload_optimizer = false, offload_parameters = false;
-  const Space* offload_to = &spaces::host;
+  StatePlaces places = {};
   // If blocks are recomputed, keep the inputs of the recomputed segments in host memory from forward to backward.
   bool offload_activations = false;
   DType optimizer_state_type = DType::f32;  // of states with the shape of the parameters

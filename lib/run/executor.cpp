@@ -45,7 +45,7 @@ Executor::Executor(const Model& model, const Layout& layout, const Plan& plan, B
     std::byte* const address = storages_[space]->address();
     facts_.storages.push_back(storages_[space].get());
     facts_.memory.push_back(address ? address + buffer.offset : nullptr);
-    if (!buffer.transient && buffer.space->on_device) peak_bytes_ = bytes_in_use_ += buffer.bytes;
+    if (!buffer.transient && buffer.space->tier == Tier::device) peak_bytes_ = bytes_in_use_ += buffer.bytes;
   }
   const std::vector<ParameterSettings> settings = settings_of(optimizer, model.parameters());
   for (std::size_t u = 0; u < layout_.units().size(); ++u) {
@@ -91,7 +91,7 @@ ShardState Executor::owned(std::string name, const std::vector<Location>& places
 
 MemoryView Executor::view_of(const Location& place, std::size_t bytes, StreamId id) {
   Storage& storage = facts_.storage_of(place);
-  const bool on_device = plan_.buffers[static_cast<std::size_t>(place.buffer)].space->on_device;
+  const bool on_device = plan_.buffers[static_cast<std::size_t>(place.buffer)].space->tier == Tier::device;
   return {storage, facts_.begin_of(place), bytes, on_device || !storage.address() ? &stream(id) : nullptr};
 }
 

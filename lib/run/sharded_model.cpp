@@ -128,7 +128,7 @@ Executor& ShardedModel::allocate(Device& device, ExecutorOptions options, const 
   agree(world_, [&] {  // before the collective allocations
     std::size_t bytes = model_->device().gemm_bytes;
     for (const SpaceUse& use : plan().spaces)
-      if (use.space->on_device) bytes += use.bytes;
+      if (use.space->tier == Tier::device) bytes += use.bytes;
     device.require_free(bytes);
     open(false);
   });

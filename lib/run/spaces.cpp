@@ -23,17 +23,17 @@ std::unique_ptr<Storage> storage_of(Buffer memory, std::size_t bytes) {
 namespace spaces {
 
 constinit const Space device = {
-    .name = "device", .on_device = true, .collective = false, .open = [](const Means& means, std::size_t bytes) {
+    .name = "device", .tier = Tier::device, .collective = false, .open = [](const Means& means, std::size_t bytes) {
       return storage_of(means.device.allocate(bytes), bytes);
     }};
 
 constinit const Space slots = {
-    .name = "slots", .on_device = true, .collective = true, .open = [](const Means& means, std::size_t bytes) {
+    .name = "slots", .tier = Tier::device, .collective = true, .open = [](const Means& means, std::size_t bytes) {
       return storage_of(means.shard_group.allocate(means.device, bytes), bytes);
     }};
 
 constinit const Space host = {
-    .name = "host", .on_device = false, .collective = false, .open = [](const Means& means, std::size_t bytes) {
+    .name = "host", .tier = Tier::host, .collective = false, .open = [](const Means& means, std::size_t bytes) {
       return storage_of(means.device.allocate_staging(bytes), bytes);
     }};
 

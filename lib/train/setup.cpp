@@ -316,7 +316,7 @@ Engine make_engine(const RunContext& run, const Origin& origin, const Machine& m
     check_sharding(origin.config, options.sharding, run.world.size());
     if (run.options.bias_gelu_fusion) check_bias_gelu_fusion(origin.config, options.sharding.types.parameter, machine.kind);
   });
-  if (is_host(machine.kind) && (options.sharding.plan.offload_optimizer || options.sharding.plan.offload_parameters))
+  if (is_host(machine.kind) && options.sharding.plan.places.optimizer == &spaces::host)
     run.log.say("nothing is offloaded: on CPUs all memory is the host's");
   options.sharding = options_for(machine.kind, options.sharding);
   if (run.options.recompute_num_layers == "auto") {

@@ -59,11 +59,9 @@ class FileStorage : public Storage {
   }
   std::FILE* file_;
 };
-const Space in_file = {.name = "file",
-                       .on_device = false,
-                       .collective = false,
-                       .open = [](const Means&, std::size_t bytes) { return std::unique_ptr<Storage>(new FileStorage(bytes)); },
-                       .in_memory = false};
+const Space in_file = {.name = "file", .tier = Tier::disk, .collective = false, .open = [](const Means&, std::size_t bytes) {
+                         return std::unique_ptr<Storage>(new FileStorage(bytes));
+                       }};
 
 /// The file of one rank fails when it is read for the reads_left-th time.
 std::atomic<int> reads_left = 0;
@@ -74,7 +72,7 @@ struct FailingFile : FileStorage {
   }
 };
 const Space failing_file = {
-    .name = "file", .on_device = false, .collective = false, .open = [](const Means&, std::size_t bytes) {
+    .name = "file", .tier = Tier::disk, .collective = false, .open = [](const Means&, std::size_t bytes) {
       return std::unique_ptr<Storage>(new FailingFile(bytes));
     }};
 
@@ -102,15 +100,14 @@ void train(const Part& stage, Communicator& world, Trained& trained) {
                              .batch = {B, T},
                              .types = stage.types,
                              .plan = {.micro_batches = 2, .average_weights = true}};
-  options.plan.offload_optimizer = options.plan.offload_parameters = stage.space != nullptr;
-  if (stage.space) options.plan.offload_to = stage.space;
+  options.plan.places = {stage.space, stage.space, stage.space};
   ShardedModel sharded(small_model(), options, world);  // checks the plan
   const std::size_t bytes = sharded.plan().offloaded_bytes();
   expect(stage.space ? bytes > 0 && sharded.plan().bytes_in(*stage.space) == bytes : bytes == 0, "state is in the space");
   EngineOptions engine;
   engine.sharding = options;
   const std::size_t counted = memory_account(engine, sharded, world, *world.split_by_node(), ProgramMemory()).offloaded;
-  expect(counted == (bytes > 0 && stage.space->in_memory ? bytes : 0), "the account of memory leaves out files");
+  expect(counted == (bytes > 0 && stage.space->tier == Tier::host ? bytes : 0), "the account of memory leaves out files");
   Executor& executor = sharded.allocate(*device);
   Progress progress;
   if (stage.from.empty()) {

@@ -15,6 +15,7 @@
 #include "plan/forget.hpp"
 #include "plan/kind.hpp"
 #include "plan/plan.hpp"
+#include "support/places.hpp"
 
 using namespace fsdp;
 
@@ -151,7 +152,7 @@ BOOST_AUTO_TEST_CASE(live_buffers_never_overlap) {
             std::size_t sum = 0;
             for (BufferId x : live) {
               const PlanBuffer& one = b.plan.buffers[static_cast<std::size_t>(x)];
-              if (one.space->on_device) sum += one.bytes;
+              if (one.space->tier == Tier::device) sum += one.bytes;
               BOOST_TEST(one.offset + one.bytes <= b.plan.bytes_in(*one.space));
               for (BufferId y : live) {
                 const PlanBuffer& other = b.plan.buffers[static_cast<std::size_t>(y)];
@@ -704,8 +705,7 @@ BOOST_AUTO_TEST_CASE(what_is_kept_on_the_host_is_proved) {
             const PlanOptions options = {.micro_batches = micro_batches,
                                          .accumulate_unsharded = more,
                                          .clip_values = more,
-                                         .offload_optimizer = true,
-                                         .offload_parameters = more};
+                                         .places = offloaded(true, more)};
             Built b = build(row.name.data(), 3, 4, options, {}, {}, *optimizer, types);
             const auto is_refused = [&] { return refuses(b, row, types.parameter, micro_batches); };
             for (auto* list : {&b.plan.update, &b.plan.evaluation, &b.plan.publish})
@@ -730,7 +730,7 @@ BOOST_AUTO_TEST_CASE(what_is_kept_on_the_host_is_proved) {
               }
           }
   BOOST_TEST(operations > 5000u);
-  const PlanOptions options = {.micro_batches = 2, .offload_parameters = true};
+  const PlanOptions options = {.micro_batches = 2, .places = offloaded(true, true)};
   const auto check = [&](const char* strategy, const std::function<void(Plan&)>& worsen, const std::string& part) {
     check_complaint(complaint(strategy, options, worsen), part);
   };
@@ -759,8 +759,8 @@ BOOST_AUTO_TEST_CASE(what_is_kept_on_the_host_is_proved) {
 // With offloading a device has slots for a few units, for any number of units.
 BOOST_AUTO_TEST_CASE(what_is_kept_on_the_host_is_not_on_the_device) {
   const auto planned = [](std::size_t layers, bool optimizer, bool parameters) {
-    return build("full", layers, 2, {.offload_optimizer = optimizer, .offload_parameters = parameters}, {}, {},
-                 adamw_optimizer(), {.parameter = DType::bf16})
+    return build("full", layers, 2, {.places = offloaded(optimizer, parameters)}, {}, {}, adamw_optimizer(),
+                 {.parameter = DType::bf16})
         .plan;
   };
   const Plan none = planned(8, false, false), optimizer = planned(8, true, false), all = planned(8, false, true);
@@ -807,8 +807,7 @@ BOOST_AUTO_TEST_CASE(no_wait_is_redundant) {
         const PlanOptions options = {.micro_batches = 2,
                                      .checkpoint_activations = recompute,
                                      .invariant = optimizer == &adafactor_optimizer() && !recompute,
-                                     .offload_optimizer = optimizer == &muon_optimizer(),
-                                     .offload_parameters = optimizer == &adafactor_optimizer()};
+                                     .places = offloaded(optimizer == &muon_optimizer(), optimizer == &adafactor_optimizer())};
         const UnitTypes types = recompute ? kept_in_bf16 : UnitTypes{};
         Built b = build(row.name.data(), 3, 4, options, {}, {}, *optimizer, types);
         for (auto* list : {&b.plan.update, &b.plan.evaluation, &b.plan.publish})
@@ -857,8 +856,7 @@ BOOST_AUTO_TEST_CASE(every_choice_gives_a_sound_plan) {
                                            .forward_prefetch = slots > 2,
                                            .accumulate_unsharded = unsharded && micro != 6,
                                            .invariant = micro == 6,
-                                           .offload_optimizer = plans % 3 == 1,
-                                           .offload_parameters = plans % 5 == 1};
+                                           .places = offloaded(plans % 3 == 1, plans % 5 == 1)};
                     // checks, and throws
                     build(row.name.data(), layers, 4, options, wrap, patterns, *optimizers()[plans % optimizers().size()],
                           plans % 2 == 0 && micro != 6 ? kept_in_bf16 : UnitTypes{});

@@ -4,6 +4,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include "run/golden_run.hpp"
+#include "support/places.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
@@ -122,8 +123,7 @@ BOOST_AUTO_TEST_CASE(offloading_changes_no_bit) {
                 .threads = threads,
                 .comm = {.kind = threads == Threads::of_gpu ? "mpi" : "nccl"}};
       const History kept = train_golden(name, c);
-      c.plan.offload_optimizer = true;
-      c.plan.offload_parameters = parameters;
+      c.plan.places = offloaded(true, parameters);
       BOOST_CHECK(train_golden(name, c) == kept);
     }
 }

@@ -8,6 +8,7 @@
 #include "comm/threads/threads.hpp"
 #include "kernels/threads.hpp"
 #include "run/sharded_model.hpp"
+#include "support/places.hpp"
 #include "support/threaded_device.hpp"
 
 using namespace fsdp;
@@ -35,10 +36,9 @@ Updates with_limits(Threads threads, double most_loss, double most_norm, bool of
   run_ranks(2, [&](Communicator& world) {
     kernels::set_threads(1);
     const auto device = make_device(threads, static_cast<std::uint64_t>(world.rank()));
-    ShardedModel sharded(
-        small_model(),
-        {.batch = {2, 8}, .plan = {.micro_batches = 2, .offload_optimizer = offloads, .offload_parameters = offloads}}, world,
-        device->kind() == DeviceKind::cuda ? cuda_traits() : kernels::traits_of_cpu());
+    ShardedModel sharded(small_model(),
+                         {.batch = {2, 8}, .plan = {.micro_batches = 2, .places = offloaded(offloads, offloads)}}, world,
+                         device->kind() == DeviceKind::cuda ? cuda_traits() : kernels::traits_of_cpu());
     Executor& executor = sharded.allocate(*device, {}, {.kind = threads == Threads::of_own_gpu ? "nccl" : "mpi"});
     executor.initialize_parameters(1);
     executor.publish_parameters();
@@ -80,7 +80,8 @@ std::vector<std::string> found(Threads threads, std::size_t infinite, double los
   run_ranks(2, [&](Communicator& world) {
     kernels::set_threads(1);
     const auto device = make_device(threads, static_cast<std::uint64_t>(world.rank()));
-    ShardedModel sharded(small_model(), {.batch = {2, 8}, .plan = {.micro_batches = 2, .offload_parameters = offloads}}, world,
+    ShardedModel sharded(small_model(),
+                         {.batch = {2, 8}, .plan = {.micro_batches = 2, .places = offloaded(offloads, offloads)}}, world,
                          device->kind() == DeviceKind::cuda ? cuda_traits() : kernels::traits_of_cpu());
     Executor& executor = sharded.allocate(*device);
     executor.initialize_parameters(1);

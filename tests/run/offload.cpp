@@ -6,6 +6,7 @@
 #include "plan/forget.hpp"
 #include "run/golden_run.hpp"
 #include "run/random_jobs.hpp"
+#include "support/places.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
@@ -13,8 +14,7 @@ using namespace fsdp::test;
 namespace {
 
 Case offloaded(Case c, bool optimizer, bool parameters) {
-  c.plan.offload_optimizer = optimizer;
-  c.plan.offload_parameters = parameters;
+  c.plan.places = test::offloaded(optimizer, parameters);
   return c;
 }
 
@@ -84,11 +84,10 @@ BOOST_AUTO_TEST_CASE(an_update_that_is_not_finite_changes_nothing) {
     run_ranks(2, [&](Communicator& world) {
       kernels::set_threads(1);
       const auto device = make_cpu_device();
-      ShardedModel sharded(small(),
-                           {.batch = {2, 8},
-                            .types = types,
-                            .plan = {.micro_batches = 2, .offload_optimizer = offloads, .offload_parameters = offloads}},
-                           world);
+      ShardedModel sharded(
+          small(),
+          {.batch = {2, 8}, .types = types, .plan = {.micro_batches = 2, .places = test::offloaded(offloads, offloads)}},
+          world);
       Executor& executor = sharded.allocate(*device);
       executor.initialize_parameters(1);
       executor.publish_parameters();
@@ -115,10 +114,11 @@ BOOST_AUTO_TEST_CASE(a_part_of_the_parameters_is_initialized) {
   for (const DType master : {DType::f32, DType::bf16}) {
     const auto device = make_cpu_device();
     run_ranks(1, [&](Communicator& world) {
-      ShardedModel sharded(
-          small(),
-          {.batch = {2, 8}, .types = {.parameter = DType::bf16, .master = master}, .plan = {.offload_parameters = true}},
-          world);
+      ShardedModel sharded(small(),
+                           {.batch = {2, 8},
+                            .types = {.parameter = DType::bf16, .master = master},
+                            .plan = {.places = test::offloaded(true, true)}},
+                           world);
       Executor& executor = sharded.allocate(*device);
       executor.initialize_parameters(1);
       const ShardState state = executor.parameters();

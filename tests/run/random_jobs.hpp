@@ -16,6 +16,7 @@
 #include "kernels/threads.hpp"
 #include "run/sharded_model.hpp"
 #include "support/before_operation.hpp"
+#include "support/places.hpp"
 #include "support/threaded_device.hpp"
 
 namespace fsdp::test {
@@ -246,8 +247,8 @@ inline std::string describe(const Job& j, std::uint64_t seed, std::uint64_t numb
       fmt::join(j.sharding.patterns.freeze, ","), fmt::join(j.sharding.patterns.train_only, ","),
       fmt::join(j.sharding.patterns.ignore, ","), j.dropout, j.sharding.optimizer.kind->name,
       name_of(j.sharding.optimizer.state_type), name_of(j.sharding.types.parameter), name_of(j.sharding.types.reduce),
-      name_of(j.sharding.types.master), name_of(j.sharding.types.gradient), p.offload_optimizer, p.offload_parameters,
-      p.documents, p.average_weights, j.loss_terms.label_smoothing, j.neftune_alpha);
+      name_of(j.sharding.types.master), name_of(j.sharding.types.gradient), p.places.optimizer != nullptr,
+      p.places.parameters != nullptr, p.documents, p.average_weights, j.loss_terms.label_smoothing, j.neftune_alpha);
 }
 
 /// Returns a random optimizer with small momenta, so that rounding errors do not grow in three updates.
@@ -295,8 +296,8 @@ inline Job random_job(std::uint64_t seed, std::uint64_t number) {
   if (s.types.parameter == DType::bf16 && dice.once_in(2)) s.types.master = DType::bf16;
   if (dice.once_in(3)) s.types.gradient = DType::bf16;
   if (s.types.parameter != DType::f32 || s.types.reduce != DType::f32 || s.types.gradient != DType::f32) job.updates = 1;
-  if (dice.once_in(3)) s.plan.offload_optimizer = true;
-  if (dice.once_in(4)) s.plan.offload_parameters = true;
+  const bool optimizer = dice.once_in(3), parameters = dice.once_in(4);
+  s.plan.places = offloaded(optimizer, parameters);
   s.plan.documents = dice.once_in(4);
   s.plan.average_weights = dice.once_in(4);
   if (dice.once_in(4)) job.loss_terms = {.label_smoothing = 0.1f, .z_loss = 1e-3f};

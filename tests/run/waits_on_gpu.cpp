@@ -8,6 +8,7 @@
 #include "comm/threads/threads.hpp"
 #include "kernels/kernels.hpp"
 #include "run/sharded_model.hpp"
+#include "support/places.hpp"
 #include "support/threaded_device.hpp"
 
 using namespace fsdp;
@@ -24,15 +25,13 @@ std::vector<std::vector<std::uint64_t>> counted(int ranks, const char* strategy,
     TransformerConfig config;
     config.vocab_size = 24, config.max_positions = 8, config.width = 8, config.layers = 3, config.heads = config.kv_heads = 2;
     config.head_size = 4, config.ffn_width = 16;
-    ShardedModel sharded(config,
-                         {.strategy = strategy,
-                          .batch = {2, 8},
-                          .types = {.parameter = DType::bf16},
-                          .plan = {.micro_batches = 3,
-                                   .checkpoint_activations = true,
-                                   .offload_optimizer = offloads,
-                                   .offload_parameters = offloads}},
-                         world, cuda_traits());
+    ShardedModel sharded(
+        config,
+        {.strategy = strategy,
+         .batch = {2, 8},
+         .types = {.parameter = DType::bf16},
+         .plan = {.micro_batches = 3, .checkpoint_activations = true, .places = offloaded(offloads, offloads)}},
+        world, cuda_traits());
     Executor& executor = sharded.allocate(*device, {}, {.kind = threads == Threads::of_own_gpu ? "nccl" : "mpi"});
     executor.initialize_parameters(1);
     executor.publish_parameters();

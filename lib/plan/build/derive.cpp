@@ -75,7 +75,7 @@ void place_buffers(Plan& plan) {
     auto use = std::find_if(plan.spaces.begin(), plan.spaces.end(), is_its);
     if (use == plan.spaces.end()) use = plan.spaces.insert(use, {buffer.space, 0});
     buffer.offset = std::exchange(use->bytes, use->bytes + buffer.bytes);
-    if (buffer.space->on_device) fixed += buffer.bytes;
+    if (buffer.space->tier == Tier::device) fixed += buffer.bytes;
   }
   const std::size_t used = plan.spaces.front().bytes;
   std::size_t top = used, live_bytes = 0, peak = 0;

@@ -185,8 +185,9 @@ class Builder {
   /// The buffer of one kind of state, by unit.
   using BufferOfUnit = std::map<int, BufferId>;
 
-  /// Marks these buffers as offloaded, and adds slots for them on the device.
-  void keep_on_host(const std::string& what, std::size_t inside, const BufferOfUnit& buffers) {
+  /// Marks these buffers as offloaded to `space`, and adds slots for them on the device. Null: they stay on the device.
+  void offload(const Space* space, const std::string& what, std::size_t inside, const BufferOfUnit& buffers) {
+    if (!space) return;
     std::vector<Location> slots(static_cast<std::size_t>(units_.count()));
     const auto bytes_of = [&](int u) {
       const auto found = buffers.find(u);
@@ -195,7 +196,7 @@ class Builder {
     add_slots("loaded " + what, BufferRole::loaded, inside, true, bytes_of, slots);
     for (const auto& [u, buffer] : buffers) {
       PlanBuffer& kept = at(plan_.buffers, buffer);
-      kept.slot = at(slots, u), kept.owner = {.unit = u}, kept.space = options_.offload_to;
+      kept.slot = at(slots, u), kept.owner = {.unit = u}, kept.space = space;
     }
   }
 
@@ -219,15 +220,16 @@ class Builder {
     }
   }
 
-  void choose_what_is_on_the_host() {
-    if (!options_.offload_optimizer && !options_.offload_parameters) return;
+  void offload_state() {
+    const auto [in_parameters, in_optimizer, in_gradients] = options_.places;
+    expect(!in_parameters || (in_optimizer && in_gradients), "if parameters are offloaded, all state is");
     constexpr std::size_t updated_at_once = 2;  // units: one is updated while the next one is loaded
     BufferOfUnit masters, parameters, gradients, whole_gradients;
     std::map<std::size_t, BufferOfUnit> waiting_sums;  // by index
     std::map<std::string, BufferOfUnit> states;        // by name
     for (int u = 0; u < units_.count(); ++u) {
       if (units_.rounded(u)) masters[u] = at(plan_.master, u).buffer;
-      if (options_.offload_parameters) parameters[u] = at(plan_.parameters, u).buffer;
+      parameters[u] = at(plan_.parameters, u).buffer;
       if (!units_.trained(u)) continue;
       gradients[u] = at(plan_.gradients, u).buffer;
       if (const BufferId whole = at(plan_.kept_whole_gradients, u).buffer; whole != gradients[u]) whole_gradients[u] = whole;
@@ -238,13 +240,13 @@ class Builder {
       for (const StateInfo& state : units_.unit(u).rule->states) states[std::string(state.name)][u] = *buffer++;
       if (!plan_.averages.empty()) states[average_state][u] = at(plan_.averages, u);
     }
-    keep_on_host("parameters", options_.parameter_slots, parameters);
-    keep_on_host("gradient", options_.gradient_slots, gradients);
-    keep_on_host("whole gradient", options_.gradient_slots, whole_gradients);
+    offload(in_parameters, "parameters", options_.parameter_slots, parameters);
+    offload(in_gradients, "gradient", options_.gradient_slots, gradients);
+    offload(in_gradients, "whole gradient", options_.gradient_slots, whole_gradients);
     for (const auto& [i, of_units] : waiting_sums)
-      keep_on_host(format("sum {} of gradients", i + 1), options_.gradient_slots, of_units);
-    keep_on_host("master", updated_at_once, masters);
-    for (const auto& [name, of_units] : states) keep_on_host(name, updated_at_once, of_units);
+      offload(in_gradients, format("sum {} of gradients", i + 1), options_.gradient_slots, of_units);
+    offload(in_optimizer, "master", updated_at_once, masters);
+    for (const auto& [name, of_units] : states) offload(in_optimizer, name, updated_at_once, of_units);
   }
 
   void add_buffers() {
@@ -253,7 +255,7 @@ class Builder {
       add_gradients();
       add_optimizer_state();
     }
-    choose_what_is_on_the_host();
+    offload_state();
     updates_.add_direction_buffers();
     add_batch();
     if (options_.training) updates_.add_statistics_buffers();

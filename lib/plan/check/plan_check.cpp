@@ -194,7 +194,7 @@ class ListChecker : private CheckedList {
       for (const BufferId other : live)
         if (overlaps(id, other)) fail(i, format("uses {} while {} is in the same memory", one.name, buffer(other).name));
       live.insert(id);
-      if (one.space->on_device) bytes += one.bytes;
+      if (one.space->tier == Tier::device) bytes += one.bytes;
     };
     for (std::size_t id = 0; id < plan_.buffers.size(); ++id)
       if (!plan_.buffers[id].transient) enter(0, static_cast<BufferId>(id));

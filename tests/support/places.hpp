@@ -1,0 +1,15 @@
+// Where the state of a test's plan is at rest.
+#pragma once
+
+#include "plan/plan.hpp"
+
+namespace fsdp::test {
+
+/// The optimizer's state and the gradients are in `space` if `optimizer` or `parameters`; the parameters are there, too, if
+/// `parameters`.
+inline StatePlaces offloaded(bool optimizer, bool parameters, const Space* space = &spaces::host) {
+  const Space* const state = optimizer || parameters ? space : nullptr;
+  return {parameters ? space : nullptr, state, state};
+}
+
+}  // namespace fsdp::test
