@@ -333,7 +333,7 @@ OptionTable bench_option_table(BenchOptions& options) {
   add_precision_options(table, options.sharding.types.parameter);
   add_kept_type_options(table, options.sharding.types);
   add_invariance_option(table, options.sharding, options.comm);
-  add_offload_options(table, options.sharding);
+  add_offload_options(table, options.sharding, nullptr);
   table.flag("fake-collectives", options.fake_collectives,
              "step: skip all transfers of parameters and gradients; everything else follows the plan. Losses are meaningless.");
   table.flag("exposed", options.exposed,

@@ -45,7 +45,7 @@ int main(int argc, char** argv) {
     line("the same, one unit at a time", less, 4);
 
     fsdp::FsdpOptions offloaded = less;  // parameters and optimizer state wait in the host's memory, where there are GPUs
-    offloaded.offload_parameters = true;
+    offloaded.offload_parameters = "cpu";
     line("the same on GPUs", less, 4, "cuda");
     line("the same on GPUs, offloaded", offloaded, 4, "cuda");
 

@@ -62,7 +62,7 @@ std::vector<Field> fields_of(const FsdpOptions& o) {
       return format("{}", value);
   };
   const auto if_given = [](const auto& value) { return value ? std::optional(format("{}", *value)) : std::nullopt; };
-  const auto on_host = [](bool is) { return is ? std::optional<std::string>("cpu") : std::nullopt; };
+  const auto if_any = [](const std::string& value) { return value.empty() ? std::nullopt : std::optional(value); };
   std::optional<std::string> betas;
   if (o.beta1 || o.beta2) {
     const Optimizer& own = find_optimizer(o.optimizer);
@@ -104,9 +104,10 @@ std::vector<Field> fields_of(const FsdpOptions& o) {
           {"checkpoint-every", "checkpoint_every", text(o.checkpoint_every)},
           {"recompute-num-layers", "recompute_num_layers", o.recompute_num_layers},
           {"memory-limit", "memory_limit", o.memory_limit == 0 ? std::nullopt : std::optional(text(o.memory_limit))},
-          {"offload-params", "offload_parameters", on_host(o.offload_parameters)},
-          {"offload-optimizer", "offload_optimizer", on_host(o.offload_optimizer)},
-          {"gemm-algorithms", "gemm_algorithms", o.gemm_algorithms.empty() ? std::nullopt : std::optional(o.gemm_algorithms)},
+          {"offload-params", "offload_parameters", o.offload_parameters},
+          {"offload-optimizer", "offload_optimizer", if_any(o.offload_optimizer)},
+          {"nvme-path", "nvme_path", if_any(o.nvme_path)},
+          {"gemm-algorithms", "gemm_algorithms", if_any(o.gemm_algorithms)},
           {"optimizer", "optimizer", o.optimizer},
           {"adam-betas", "beta1 and beta2", betas},
           {"adam-eps", "eps", if_given(o.eps)},

@@ -208,35 +208,62 @@ void add_kept_type_options(OptionTable& table, UnitTypes& types) {
   });
 }
 
-void add_offload_options(OptionTable& table, ShardingOptions& sharding) {
+void add_offload_options(OptionTable& table, ShardingOptions& sharding, std::filesystem::path* nvme_path) {
   StatePlaces& places = sharding.plan.places;
+  const std::vector<std::pair<std::string, const Space*>> names = {
+      {"none", nullptr}, {"cpu", &spaces::host}, {"nvme", &spaces::nvme}};
   table.choice<const Space*>(
-      "offload-params", places.parameters, {{"none", nullptr}, {"cpu", &spaces::host}},
-      "On GPUs, cpu: keep parameters, gradients and optimizer state in the host's memory. The GPU still does all "
-      "the work: units are copied to it one after another. Results are the same.");
+      "offload-params", places.parameters, names,
+      "cpu: on GPUs, keep parameters, gradients and optimizer state in the host's memory. nvme: keep parameters and optimizer "
+      "state in a file in --nvme-path, and gradients in the host's memory. Units are copied to the device one after another, "
+      "and the device does all the work. Results are the same.");
   table
       .choice<const Space*>(
-          "offload-optimizer", places.optimizer, {{"none", nullptr}, {"cpu", &spaces::host}},
-          "On GPUs, cpu: keep gradients, optimizer state and, with --bf16 or --fp16, the fp32 copy of the parameters "
-          "in the host's memory. The parameters that the model computes with stay on the GPU.")
-      .follows("none; cpu with --offload-params cpu");
+          "offload-optimizer", places.optimizer, names,
+          "cpu: on GPUs, keep gradients, optimizer state and, with --bf16 or --fp16, the fp32 copy of the parameters in the "
+          "host's memory. nvme: keep the optimizer state and the fp32 copy in a file in --nvme-path, and gradients in the "
+          "host's memory. The parameters that the model computes with stay where --offload-params says.")
+      .follows("as --offload-params");
+  if (nvme_path)
+    table
+        .path("nvme-path", "DIR", *nvme_path,
+              "Folder on a local disk for the files of --offload-params nvme and --offload-optimizer nvme. Each rank has one "
+              "file without a name, which the system deletes when the rank ends.")
+        .unset("nothing is in a file");
   const auto spelled = std::make_shared<bool>(false);  // the step of the table keeps `spelled` alive
   table.flag("cpu-offload", *spelled, "fairseq's spelling of --offload-params cpu; needs --bf16 or --fp16.").spelling();
-  table.then([&sharding, spelled](const OptionTable& given) {
+  table.then([&sharding, nvme_path, spelled](const OptionTable& given) {
     StatePlaces& at = sharding.plan.places;
     if (*spelled && sharding.types.parameter == DType::f32)
       throw UserError(
           "--cpu-offload needs --bf16 or --fp16 (as in fairseq); give one of these, or --offload-params cpu instead");
-    if (*spelled && given.given("offload-params") && !at.parameters)
-      throw UserError("--cpu-offload contradicts --offload-params none; leave one out");
+    if (*spelled && given.given("offload-params") && at.parameters != &spaces::host)
+      throw UserError(format("--cpu-offload contradicts --offload-params {}; leave one out", given.typed("offload-params")));
     if (*spelled) at.parameters = &spaces::host;
+    const char* const parameters = *spelled                         ? "cpu-offload"
+                                   : at.parameters == &spaces::nvme ? "offload-params nvme"
+                                                                    : "offload-params cpu";
     if (at.parameters && given.given("offload-optimizer") && !at.optimizer)
+      throw UserError(format(
+          "--{} contradicts --offload-optimizer none (if parameters are offloaded, the optimizer's state is, too); leave "
+          "one out",
+          parameters));
+    if (at.parameters == &spaces::nvme && given.given("offload-optimizer") && at.optimizer != &spaces::nvme)
       throw UserError(
-          format("--{} contradicts --offload-optimizer none (if parameters are on the host, the optimizer's state is there, "
-                 "too); leave one out",
-                 *spelled ? "cpu-offload" : "offload-params cpu"));
-    if (at.parameters) at.optimizer = at.parameters;
-    at.gradients = at.optimizer;
+          "--offload-params nvme contradicts --offload-optimizer cpu (the optimizer's state is the larger part); give "
+          "--offload-params cpu --offload-optimizer nvme, or leave out --offload-optimizer");
+    if (at.parameters && !given.given("offload-optimizer")) at.optimizer = at.parameters;
+    if (at.optimizer) at.gradients = &spaces::host;
+    if (!nvme_path) return;
+    if (at.optimizer == &spaces::nvme && nvme_path->empty())
+      throw UserError(
+          format("--offload-{} nvme needs a folder on a local disk; give --nvme-path DIR, such as a job's folder in /local or "
+                 "/scratch of its node",
+                 at.parameters == &spaces::nvme ? "params" : "optimizer"));
+    if (at.optimizer != &spaces::nvme && !nvme_path->empty())
+      throw UserError(
+          "--nvme-path changes nothing without --offload-optimizer nvme or --offload-params nvme; give one of these, or leave "
+          "it out");
   });
 }
 

@@ -41,8 +41,9 @@ void add_state_type_option(OptionTable& table, DType& type);
 void add_kept_type_options(OptionTable& table, UnitTypes& types);
 /// --invariant, and a check that refuses other options which contradict it.
 void add_invariance_option(OptionTable& table, ShardingOptions& sharding, const CommOptions& comm);
-/// --offload-params, --offload-optimizer and --cpu-offload. Add them after the precision options.
-void add_offload_options(OptionTable& table, ShardingOptions& sharding);
+/// --offload-params, --offload-optimizer, --cpu-offload and, unless `nvme_path` is null, --nvme-path. Add them after the
+/// precision options.
+void add_offload_options(OptionTable& table, ShardingOptions& sharding, std::filesystem::path* nvme_path);
 /// --comm and --collective-timeout.
 void add_comm_options(OptionTable& table, CommOptions& comm);
 /// --comm-thread.

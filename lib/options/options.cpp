@@ -695,7 +695,7 @@ void add_memory_options(OptionTable& table, TrainOptions& o) {
             std::size_t{1} << 20)
       .unset("no limit")
       .sets("memory limit");
-  add_offload_options(table, sharding);
+  add_offload_options(table, sharding, &o.execution.nvme_path);
   table.then([&o, &sharding](const OptionTable& read) {
     PlanOptions& plan = sharding.plan;
     plan.recomputed_blocks =

@@ -53,6 +53,7 @@ using BatchReader = std::function<void(std::size_t index, std::int32_t* inputs, 
 
 struct ExecutorOptions {
   std::filesystem::path gemm_algorithms = {};  // see use_gemm_algorithms(); empty: no file
+  std::filesystem::path nvme_path = {};        // the folder for the files of spaces::nvme
   DType table_type = DType::f32;               // rotary tables are rounded to this type
 };
 

@@ -56,7 +56,7 @@ FsdpOptions options_of(const Way& way) {
           .activation_checkpointing = way.recompute,
           .recompute_num_layers = way.recompute_layers,
           .memory_limit = way.memory_limit,
-          .offload_parameters = way.offload};
+          .offload_parameters = way.offload ? "cpu" : "none"};
 }
 
 /// The account of fsdp-plan for the strategy and recomputation of `way`.

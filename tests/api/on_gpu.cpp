@@ -133,7 +133,7 @@ BOOST_AUTO_TEST_CASE(layers_of_users_are_trained_as_on_the_cpu) {
   for (const char* strategy : {"SHARD_GRAD_OP", "NO_SHARD", "optim", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"})
     BOOST_TEST_CONTEXT(strategy) BOOST_TEST((train("cuda", small_model(), options_of(strategy)) == full));
   FsdpOptions recomputed = options_of("FULL_SHARD");
-  recomputed.activation_checkpointing = recomputed.offload_parameters = true;
+  recomputed.activation_checkpointing = true, recomputed.offload_parameters = "cpu";
   recomputed.gradient_accumulation_steps = 1;
   BOOST_TEST((train("cuda", small_model(), recomputed) == full));
 }
@@ -242,7 +242,7 @@ BOOST_AUTO_TEST_CASE(parameters_are_frozen_between_updates) {
   };
   for (const bool offloads : {false, true}) {
     FsdpOptions options = options_of("FULL_SHARD", "bf16");
-    options.offload_optimizer = offloads;
+    options.offload_optimizer = offloads ? "cpu" : "none";
     FullyShardedDataParallel model(job, small_model(), options);
     train_more(model);
     model.save(folder / std::to_string(offloads));

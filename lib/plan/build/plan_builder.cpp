@@ -222,7 +222,7 @@ class Builder {
 
   void offload_state() {
     const auto [in_parameters, in_optimizer, in_gradients] = options_.places;
-    expect(!in_parameters || (in_optimizer && in_gradients), "if parameters are offloaded, all state is");
+    expect(!in_parameters || in_optimizer, "if parameters are offloaded, the optimizer's state is, too");
     constexpr std::size_t updated_at_once = 2;  // units: one is updated while the next one is loaded
     BufferOfUnit masters, parameters, gradients, whole_gradients;
     std::map<std::size_t, BufferOfUnit> waiting_sums;  // by index
