@@ -163,6 +163,32 @@ std::vector<Piece> copied(std::vector<Piece> pieces, std::span<std::byte> snapsh
   return pieces;
 }
 
+/// Calls f(range, values) for the piece's elements in fp32, in order: once if they are in host memory in that type, else for
+/// parts, because a copy of all of them may not fit into memory.
+template <class F>
+void each_part(const Piece& piece, const F& f) {
+  constexpr std::size_t most_at_once = std::size_t{1} << 22;
+  const std::byte* const host = piece.data.host();
+  const std::size_t size = size_of(piece.type), most = host && piece.type == DType::f32 ? piece.numel() : most_at_once;
+  std::vector<std::byte> copy(host ? 0 : std::min(most, piece.numel()) * size);
+  std::vector<float> as_fp32;
+  for (Range part; part.end < piece.numel() || piece.numel() == 0; part.begin = part.end) {
+    part.end = std::min(part.begin + most, piece.numel());
+    if (!host) piece.data.read(part.begin * size, std::span(copy).first(part.size() * size));
+    const std::byte* const data = host ? host + part.begin * size : copy.data();
+    with_element(piece.type, [&]<class E>() {
+      const auto* const values = reinterpret_cast<const E*>(data);
+      if constexpr (std::is_same_v<E, float>) {
+        f(part, values);
+      } else {
+        as_fp32.assign(values, values + part.size());
+        f(part, static_cast<const float*>(as_fp32.data()));
+      }
+    });
+    if (part.empty()) break;
+  }
+}
+
 /// Writes this rank's file. Adds the sum of squares of each piece to the entry of its tensor in `squares`.
 FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, std::uint64_t save_id, int rank,
                         const std::vector<Piece>& pieces, h5::Compression compression,
@@ -180,38 +206,23 @@ FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, st
   file.write_integer("rank", static_cast<std::uint64_t>(rank));
   file.write_integer("world_size", static_cast<std::uint64_t>(header.world_size));
   const auto stream = make_host_stream();
-  std::vector<std::byte> copy;
-  std::vector<float> as_fp32;
   std::vector<h5::KnownPart> known;
   for (const Piece& piece : pieces) {
-    const std::byte* data = piece.data.host();
-    const bool stays = data != nullptr;  // the data stays at this address until the file is sealed
-    if (!stays) {
-      copy.resize(piece.bytes());
-      piece.data.read(0, copy);
-      data = copy.data();
-    }
-    const float* values = with_element(piece.type, [&]<class E>() {
-      if constexpr (std::is_same_v<E, float>) {
-        return reinterpret_cast<const float*>(data);
-      } else {
-        const auto* const narrow = reinterpret_cast<const E*>(data);
-        as_fp32.assign(narrow, narrow + piece.numel());
-        return static_cast<const float*>(as_fp32.data());
-      }
-    });
-    kernels::add_squares(*stream, squares[piece.tensor], values, piece.numel());
     h5::Dataset dataset = file.create_dataset(piece.dataset, {piece.numel()}, compression);
     dataset.write_integers("shape", std::vector<std::uint64_t>(piece.shape.begin(), piece.shape.end()));
     dataset.write_integer("begin", piece.range.begin);
     dataset.write_integer("end", piece.range.end);
-    const std::size_t bytes = piece.numel() * sizeof(float);
-    const std::uint64_t sum = checksum(values, bytes);
-    dataset.write_integer("xxh3_64", sum);
-    dataset.write({0, piece.numel()}, values);
-    const bool as_in_memory = stays && piece.type == DType::f32 && dataset.offset();
+    RunningSum sum;
+    each_part(piece, [&](Range part, const float* values) {
+      kernels::add_squares(*stream, squares[piece.tensor], values, part.size());
+      sum.add(values, part.size() * sizeof(float));
+      dataset.write(part, values);
+    });
+    dataset.write_integer("xxh3_64", sum.value());
+    // Data in host memory stays at its address until the file is sealed.
+    const std::byte* const data = piece.type == DType::f32 && dataset.offset() ? piece.data.host() : nullptr;
     for (const auto& [offset, stored_bytes] : dataset.stored_ranges())
-      known.push_back({{piece.dataset, offset, stored_bytes, sum}, as_in_memory ? data : nullptr});
+      known.push_back({{piece.dataset, offset, stored_bytes, sum.value()}, data});
   }
   return file.seal(std::move(known));
 }

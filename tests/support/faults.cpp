@@ -4,14 +4,15 @@
 //   FSDP_FAULT_LOG    gets a line "RANK KIND PATH" for each counted call, with "fault" before KIND for the chosen one, and at
 //                     the end "RANK exit CODE"
 //   FSDP_FAULT_CALLS  the kinds that count, separated by commas: create, write, sync, rename, remove, mkdir, open, read, stat,
-//                     list, execute
+//                     list, execute, reserve
 //   FSDP_FAULT_NAME   only calls for paths with this ending count; all if it is not set
 //   FSDP_FAULT_RANK   only calls on this rank of Open MPI count; all if it is not set
 //   FSDP_FAULT_AT     the number of the chosen call, from 1; 0: none
 //   FSDP_FAULT_TIMES  the number of chosen calls from that one on; 1 if it is not set
 //   FSDP_FAULT_DO     kill (the process dies instead of making the call, or after half of a write), stop (SIGSTOP before the
 //                     call), ask (SIGUSR1 before the call, by which a run saves and stops), ENOSPC, EIO or EROFS (the call
-//                     fails), wait (the call is made a tenth of a second later)
+//                     fails), wait (the call is made a tenth of a second later), short (pread or pwrite handles the first half
+//                     of the bytes), flip (one bit of what pread or pwrite copies is wrong)
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -72,7 +73,7 @@ std::string path_of(int folder, const char* path) {
   return (folder == AT_FDCWD ? link_of("/proc/self/cwd") : path_of(folder)) + "/" + path;
 }
 
-enum class Fault { none, error, death };
+enum class Fault { none, error, death, half, bit };
 
 /// Counts a call and returns what to do with it. For an error, errno is set.
 Fault count(const char* kind, const std::string& path) {
@@ -96,6 +97,8 @@ Fault count(const char* kind, const std::string& path) {
   if (s.what == "stop") return raise(SIGSTOP), Fault::none;
   if (s.what == "ask") return ::kill(getpid(), SIGUSR1), Fault::none;
   if (s.what == "kill") return Fault::death;
+  if (s.what == "short") return Fault::half;
+  if (s.what == "flip") return Fault::bit;
   errno = s.what == "ENOSPC" ? ENOSPC : s.what == "EROFS" ? EROFS : EIO;
   return Fault::error;
 }
@@ -113,15 +116,35 @@ auto unless_fault(const char* kind, const std::string& path, Call&& call) -> dec
       return -1;
     case Fault::death:
       die();
+    default:
+      return call();
+  }
+}
+
+/// `read(bytes)` reads the first `bytes` bytes into `out`.
+template <class Read>
+ssize_t unless_read_fault(int fd, void* out, std::size_t bytes, Read&& read) {
+  switch (count("read", path_of(fd))) {
+    case Fault::error:
+      return -1;
+    case Fault::death:
+      die();
+    case Fault::half:
+      return read(bytes / 2);
+    case Fault::bit: {
+      const ssize_t n = read(bytes);
+      if (n > 0) static_cast<char*>(out)[n / 2] ^= 4;
+      return n;
+    }
     case Fault::none:
       break;
   }
-  return call();
+  return read(bytes);
 }
 
-/// `write(bytes)` writes only the first `bytes` bytes.
+/// `write(bytes)` writes only the first `bytes` bytes of `data`.
 template <class Write>
-ssize_t unless_write_fault(int fd, std::size_t bytes, Write&& write) {
+ssize_t unless_write_fault(int fd, const void* data, std::size_t bytes, Write&& write) {
   const int before = errno;
   const std::string path = path_of(fd);
   errno = before;
@@ -130,6 +153,15 @@ ssize_t unless_write_fault(int fd, std::size_t bytes, Write&& write) {
       return -1;
     case Fault::death:
       write(bytes / 2), die();
+    case Fault::half:
+      return write(bytes / 2);
+    case Fault::bit: {  // what the file gets is wrong, and the program's memory is right
+      char& wrong = const_cast<char*>(static_cast<const char*>(data))[bytes / 2];
+      wrong ^= 4;
+      const ssize_t n = write(bytes);
+      wrong ^= 4;
+      return n;
+    }
     case Fault::none:
       break;
   }
@@ -182,27 +214,27 @@ FSDP_OPENAT(openat64)
 
 ssize_t write(int fd, const void* data, size_t bytes) {
   NEXT(write);
-  return unless_write_fault(fd, bytes, [&](size_t n) { return real(fd, data, n); });
+  return unless_write_fault(fd, data, bytes, [&](size_t n) { return real(fd, data, n); });
 }
 ssize_t pwrite(int fd, const void* data, size_t bytes, off_t at) {
   NEXT(pwrite);
-  return unless_write_fault(fd, bytes, [&](size_t n) { return real(fd, data, n, at); });
+  return unless_write_fault(fd, data, bytes, [&](size_t n) { return real(fd, data, n, at); });
 }
 ssize_t pwrite64(int fd, const void* data, size_t bytes, off64_t at) {
   NEXT(pwrite64);
-  return unless_write_fault(fd, bytes, [&](size_t n) { return real(fd, data, n, at); });
+  return unless_write_fault(fd, data, bytes, [&](size_t n) { return real(fd, data, n, at); });
 }
 ssize_t writev(int fd, const iovec* pieces, int count) {
   NEXT(writev);
-  return unless_write_fault(fd, bytes_of(pieces, count), [&](size_t) { return real(fd, pieces, count); });
+  return unless_write_fault(fd, pieces->iov_base, bytes_of(pieces, count), [&](size_t) { return real(fd, pieces, count); });
 }
 ssize_t pread(int fd, void* out, size_t bytes, off_t at) {
   NEXT(pread);
-  return unless_fault("read", path_of(fd), [&] { return real(fd, out, bytes, at); });
+  return unless_read_fault(fd, out, bytes, [&](size_t n) { return real(fd, out, n, at); });
 }
 ssize_t pread64(int fd, void* out, size_t bytes, off64_t at) {
   NEXT(pread64);
-  return unless_fault("read", path_of(fd), [&] { return real(fd, out, bytes, at); });
+  return unless_read_fault(fd, out, bytes, [&](size_t n) { return real(fd, out, n, at); });
 }
 #define FSDP_STAT(name, status)                                                                        \
   int name(const char* path, struct status* out) noexcept {                                            \
@@ -225,6 +257,13 @@ int ftruncate64(int fd, off64_t bytes) noexcept {
   NEXT(ftruncate64);
   return unless_fault("write", path_of(fd), [&] { return real(fd, bytes); });
 }
+#define FSDP_FALLOCATE(name, offset)                                                           \
+  int name(int fd, int mode, offset begin, offset bytes) {                                     \
+    NEXT(name);                                                                                \
+    return unless_fault("reserve", path_of(fd), [&] { return real(fd, mode, begin, bytes); }); \
+  }
+FSDP_FALLOCATE(fallocate, off_t)
+FSDP_FALLOCATE(fallocate64, off64_t)
 int fsync(int fd) {
   NEXT(fsync);
   return unless_fault("sync", path_of(fd), [&] { return real(fd); });
@@ -263,7 +302,7 @@ int dnnl_sgemm(char trans_a, char trans_b, long m, long n, long k, float alpha, 
       return out_of_memory;
     case Fault::death:
       die();
-    case Fault::none:
+    default:
       break;
   }
   return real(trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
