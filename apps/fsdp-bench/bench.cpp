@@ -59,11 +59,11 @@ std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Commu
                            Row{"down, dW", yes, no, F, C, R},
                            Row{"head, forward", no, yes, R, head_columns, C}};
   if (on_gpu) rows.push_back({"square", no, no, R, R, R});
-  if (!options.gemm_algorithms.empty()) {  // the products below, in memory that is freed before they run
+  if (!options.execution.gemm_algorithms.empty()) {  // the products below, in memory that is freed before they run
     std::vector<Buffer> memory;
     std::vector<kernels::Product> products;
     agree(world, [&] {
-      check_gemm_algorithms(options.gemm_algorithms, device.kind());
+      check_gemm_algorithms(options.execution.gemm_algorithms, device.kind());
       for (const Row& row : rows) {
         const auto allocate = [&](std::size_t numbers) {
           return memory.emplace_back(device.allocate(numbers * size_of(type))).data();
@@ -73,7 +73,7 @@ std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Commu
                             allocate(row.m * row.n), row.n, kernels::Write::overwrite});
       }
     });
-    use_gemm_algorithms(options.gemm_algorithms, products, stream, device, world);
+    use_gemm_algorithms(options.execution.gemm_algorithms, products, stream, device, world);
   }
   const std::string description = on_gpu ? device.description() : kernels::gemm_description();
   nlohmann::json json = {{"device", device.description()},
@@ -99,22 +99,27 @@ std::string bench_gemm(const BenchOptions& options, const CpuShare& share, Commu
   return options.json ? json_text(json) + "\n" : text;
 }
 
+/// Returns ", parameters on the host, optimizer's state in a file" or a part of it.
+std::string describe(const StatePlaces& places) {
+  const auto part = [](const char* what, const Space* place) {
+    return place ? format(", {} {}", what, place->tier == Tier::disk ? "in a file" : "on the host") : std::string();
+  };
+  return part("parameters", places.parameters) + part("optimizer's state", places.optimizer);
+}
+
 std::string bench_step(const BenchOptions& options, Communicator& world, Device& device, Stream& stream) {
   const std::size_t B = options.sharding.batch.B, T = options.sharding.batch.T, K = options.sharding.plan.micro_batches;
-  const ShardingOptions& sharding = options.sharding;
+  const ShardingOptions sharding = options_for(device.kind(), options.sharding);
   std::optional<TraceFile> trace_file;  // on rank 0
   TransformerConfig config;
   agree(world, [&] {
     check_sharding(config = config_of(options), sharding, world.size());
-    if (is_host(device.kind()) && sharding.plan.places.optimizer)
-      throw UserError(
-          "nothing can be offloaded (on CPUs all memory is host memory); leave out --offload-params, --offload-optimizer and "
-          "--cpu-offload");
+    require_places(options.sharding.plan.places, device.kind());
     if (world.rank() == 0 && !options.trace.file.empty()) trace_file.emplace(options.trace.file);
   });
   const bool on_gpu = !is_host(device.kind());
   ShardedModel sharded(config, sharding, world, traits_for(options, config, sharding, device, world));
-  sharded.allocate(device, {.gemm_algorithms = options.gemm_algorithms}, options.comm);
+  sharded.allocate(device, options.execution, options.comm);
   Executor& executor = sharded.executor();
   executor.initialize_parameters(1);
   executor.publish_parameters();
@@ -176,10 +181,7 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
       format("{}{}, {} ranks, {}, {}, batch {} x {} x {} per rank{}{}\n{:.0f} tokens/s, {:.{}f} ms per update (median of {}), ",
              on_gpu ? device.description() + "; " + sharded.mesh().data_description + "\n" : std::string(), model_of(options),
              world.size(), options.sharding.strategy, name_of(options.sharding.types.parameter), B, T, K,
-             format("{}{}", sharding.plan.checkpoint_activations ? ", blocks recomputed" : "",
-                    sharding.plan.places.parameters  ? ", parameters on the host"
-                    : sharding.plan.places.optimizer ? ", optimizer's memory on the host"
-                                                     : ""),
+             format("{}{}", sharding.plan.checkpoint_activations ? ", blocks recomputed" : "", describe(sharding.plan.places)),
              options.fake_collectives ? ", collectives faked (nothing is transferred, losses are meaningless)" : "", rate,
              step_s * 1e3, on_gpu ? 1 : 0, seconds.size());
   if (peak)
@@ -222,7 +224,7 @@ void require_read(const OptionTable& table, std::string_view what) {
       {"step tuning",
        {"attention-backend", "bias-gelu-fusion", "shard-group-size", "update-freq", "sharding-strategy",
         "checkpoint-activations", "comm-thread", "optimizer-state-dtype", "master-dtype", "grad-dtype", "invariant",
-        "cpu-offload", "offload-optimizer", "offload-params"}},
+        "cpu-offload", "offload-optimizer", "offload-params", "nvme-path"}},
       {"step tuning collectives", {"sum-order", "sum-staging"}},
       {"gemm step", {"gemm-algorithms"}},
       {"step", {"fake-collectives", "exposed", "trace"}},
@@ -290,6 +292,13 @@ std::string format_share(double flops, std::optional<double> peak) {
   return peak ? format("{:.0f} %", 100 * flops / *peak) : std::string("-");
 }
 
+void require_places(const StatePlaces& places, DeviceKind kind) {
+  if (is_host(kind) && (places.parameters == &spaces::host || places.optimizer == &spaces::host))
+    throw UserError(
+        "nothing can be offloaded to the host (on CPUs all memory is host memory); leave out cpu in --offload-params and "
+        "--offload-optimizer, and --cpu-offload");
+}
+
 double tokens_of_update(const ShardingOptions& sharding, BatchShape batch, const Group& world) {
   return static_cast<double>(batch.rows() * sharding.plan.micro_batches * static_cast<std::size_t>(world.size()));
 }
@@ -333,7 +342,7 @@ OptionTable bench_option_table(BenchOptions& options) {
   add_precision_options(table, options.sharding.types.parameter);
   add_kept_type_options(table, options.sharding.types);
   add_invariance_option(table, options.sharding, options.comm);
-  add_offload_options(table, options.sharding, nullptr);
+  add_offload_options(table, options.sharding, &options.execution.nvme_path);
   table.flag("fake-collectives", options.fake_collectives,
              "step: skip all transfers of parameters and gradients; everything else follows the plan. Losses are meaningless.");
   table.flag("exposed", options.exposed,
@@ -355,7 +364,7 @@ OptionTable bench_option_table(BenchOptions& options) {
   table.size("max-size", "SIZE", options.largest_bytes, "largest buffer of collectives, at least 4KiB");
   add_comm_options(table, options.comm);
   add_comm_thread_option(table, options.comm_thread);
-  add_gemm_algorithms_option(table, options.gemm_algorithms);
+  add_gemm_algorithms_option(table, options.execution.gemm_algorithms);
   add_state_type_option(table, options.sharding.optimizer.state_type);
   table.flag("json", options.json, "print one JSON object").common();
   table.then([&options](const OptionTable& read) {

@@ -35,7 +35,7 @@ struct BenchOptions {
   std::size_t threads = 0;
   std::size_t largest_bytes = std::size_t{64} << 20;  // the largest message of the measurement of collectives
   CommOptions comm = {.kind = "auto"};
-  std::filesystem::path gemm_algorithms;  // see use_gemm_algorithms(); empty: no file
+  ExecutorOptions execution;
   bool comm_thread = false;
   bool json = false;
 };
@@ -51,6 +51,8 @@ std::string model_of(const BenchOptions& options);
 std::string format_rate(double flops, DeviceKind kind);
 /// Returns the share of the peak rate, "71 %"; "-" if the peak is unknown.
 std::string format_share(double flops, std::optional<double> peak);
+/// Throws UserError if state would be offloaded from a CPU's memory to the same memory.
+void require_places(const StatePlaces& places, DeviceKind kind);
 /// Returns the number of tokens in an update with micro-batches of this shape, over all ranks.
 double tokens_of_update(const ShardingOptions& sharding, BatchShape batch, const Group& world);
 /// Returns the seconds of one update by this rank's clock, from a barrier before it to a barrier after it. Afterwards the times

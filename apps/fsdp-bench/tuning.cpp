@@ -88,7 +88,7 @@ std::size_t memory_of(const BenchOptions& options, const ShardingOptions& shardi
 
 /// Returns the median time of options.steps updates, after one that is not counted.
 double measure(const BenchOptions& options, ShardedModel& sharded, BatchShape batch, Communicator& world, Device& device) {
-  Executor& executor = sharded.allocate(device, {}, options.comm);
+  Executor& executor = sharded.allocate(device, options.execution, options.comm);
   executor.initialize_parameters(1);
   executor.publish_parameters();
   const BatchReader random_tokens = random_batches(batch, sharded.transformer().config().vocab_size, world.rank());
@@ -138,10 +138,7 @@ std::string bench_tuning(const BenchOptions& options, Communicator& world, Commu
     config = config_of(options);
     if (const int group = options.sharding.shard_group_size; group > 0)
       mesh_shape(find_placement("hybrid"), world.size(), group);
-    if (is_host(device.kind()) && options.sharding.plan.places.optimizer)
-      throw UserError(
-          "nothing can be offloaded (on CPUs all memory is host memory); leave out --offload-params, --offload-optimizer and "
-          "--cpu-offload");
+    require_places(options.sharding.plan.places, device.kind());
   });
   const bool only_recompute = options.sharding.plan.checkpoint_activations;
   std::vector<Setting> settings;
@@ -153,7 +150,7 @@ std::string bench_tuning(const BenchOptions& options, Communicator& world, Commu
       bool pays = true, fits = true;
       // After doubling no longer pays, larger batches are only planned, to find the largest that fits.
       for (std::size_t B = options.sharding.batch.B; fits && B * options.sharding.batch.T <= most_rows; B *= 2) {
-        ShardingOptions sharding = options.sharding;
+        ShardingOptions sharding = options_for(device.kind(), options.sharding);
         sharding.strategy = strategy;
         sharding.batch.B = B;
         sharding.plan.checkpoint_activations = recompute;

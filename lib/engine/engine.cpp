@@ -9,19 +9,12 @@
 
 namespace fsdp {
 
-namespace {
-
-/// A copy of state that is on a disk may not fit into memory, so such a save is written while training waits.
-bool is_on_disk(const Space* place) { return place && place->tier == Tier::disk; }
-
-}  // namespace
-
 Engine::Engine(std::shared_ptr<const Model> model, EngineOptions options, Communicator& world, bool saves_meanwhile,
                SaveListener listener)
     : described_(std::move(model)),
       options_(std::move(options)),
       world_(world),
-      saves_meanwhile_(saves_meanwhile && !is_on_disk(options_.sharding.plan.places.optimizer)),
+      saves_meanwhile_(saves_meanwhile && !options_.sharding.plan.places.on_disk()),
       policy_(options_, *described_, world.rank(), progress_),
       saver_(world, std::move(listener), options_.comm.timeout_s) {
   make_model();

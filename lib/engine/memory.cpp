@@ -91,7 +91,7 @@ MemoryAccount memory_account(const EngineOptions& options, const Model& model, c
                               ? staging_through_host(plan, {layout.shards(), world_size / layout.shards()})
                               : 0,
           .batch = plan.batch_bytes(),
-          .snapshot = program.snapshot
+          .snapshot = program.snapshot && !sharding.plan.places.on_disk()
                           ? snapshot_bytes(layout, sharding.optimizer.state_type, rank, world_size, !plan.averages.empty())
                           : 0,
           .trace = program.trace_bytes,

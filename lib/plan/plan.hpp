@@ -129,6 +129,9 @@ struct StatePlaces {
   const Space* optimizer = nullptr;   // the optimizer's states, the average and, in mixed precision, the fp32 master parameters
   const Space* gradients = nullptr;   // those that are reduced, and sums that wait
   bool any() const { return parameters || optimizer || gradients; }
+  /// Returns true if the optimizer's state is in files. A copy of it may not fit into memory, so a save is written from the
+  /// files while training waits.
+  bool on_disk() const { return optimizer && optimizer->tier == Tier::disk; }
 };
 struct SpaceUse {
   const Space* space;

@@ -319,7 +319,7 @@ Engine make_engine(const RunContext& run, const Origin& origin, const Machine& m
   if (const StatePlaces& at = options.sharding.plan.places;
       is_host(machine.kind) && (at.parameters == &spaces::host || at.optimizer == &spaces::host))
     run.log.say("nothing is offloaded to the host: on CPUs all memory is the host's");
-  if (options.sharding.plan.places.optimizer == &spaces::nvme && run.options.save.meanwhile())
+  if (options.sharding.plan.places.on_disk() && run.options.save.meanwhile())
     run.log.say("training waits for each save: its state, in files, is larger than a copy in memory may be");
   options.sharding = options_for(machine.kind, options.sharding);
   if (run.options.recompute_num_layers == "auto") {
