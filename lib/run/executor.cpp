@@ -191,10 +191,13 @@ void Executor::initialize_parameters(std::uint64_t seed, const std::vector<bool>
         fill(slice, facts_.model.parameters()[slice.parameter].init);
       }
   };
+  const auto by_host = [&](std::size_t u) {
+    return state.types[u] != DType::f32 || !facts_.storage_of(plan_.master[u]).address();
+  };
   Stream& s = stream(StreamId::compute);
   on_stream(s, [&] {
     for (std::size_t u = 0; u < layout_.units().size(); ++u) {
-      if (state.types[u] != DType::f32) continue;
+      if (by_host(u)) continue;
       const Location kept = plan_.master[u], slot = plan_.at_work(kept);
       const std::size_t bytes = state.units[u].bytes();
       if (slot != kept) facts_.storage_of(kept).read(s, facts_.begin_of(kept), at<void>(slot), bytes);
@@ -204,12 +207,12 @@ void Executor::initialize_parameters(std::uint64_t seed, const std::vector<bool>
       if (slot != kept) facts_.storage_of(kept).write(s, facts_.begin_of(kept), at<void>(slot), bytes);
     }
   });
-  // Other types are rounded from fp32 on the host, in pieces.
+  // Other types are rounded from fp32 on the host, in pieces. Parameters in files are also made there.
   constexpr std::size_t most_at_once = std::size_t{1} << 20;
   const auto host = make_host_stream();
   std::vector<float> values;
   for (std::size_t u = 0; u < layout_.units().size(); ++u) {
-    if (state.types[u] == DType::f32) continue;
+    if (!by_host(u)) continue;
     each_slice(u, [&](const Slice& slice, const Init& init) {
       for (Slice piece = slice; !piece.range.empty(); piece.range = {piece.range.end, slice.range.end}) {
         piece.range.end = std::min(slice.range.end, piece.range.begin + most_at_once);

@@ -4,14 +4,15 @@
 //   FSDP_FAULT_LOG    gets a line "RANK KIND PATH" for each counted call, with "fault" before KIND for the chosen one, and at
 //                     the end "RANK exit CODE"
 //   FSDP_FAULT_CALLS  the kinds that count, separated by commas: create, write, sync, rename, remove, mkdir, open, read, stat,
-//                     list, execute
+//                     list, execute, reserve
 //   FSDP_FAULT_NAME   only calls for paths with this ending count; all if it is not set
 //   FSDP_FAULT_RANK   only calls on this rank of Open MPI count; all if it is not set
 //   FSDP_FAULT_AT     the number of the chosen call, from 1; 0: none
 //   FSDP_FAULT_TIMES  the number of chosen calls from that one on; 1 if it is not set
 //   FSDP_FAULT_DO     kill (the process dies instead of making the call, or after half of a write), stop (SIGSTOP before the
 //                     call), ask (SIGUSR1 before the call, by which a run saves and stops), ENOSPC, EIO or EROFS (the call
-//                     fails), wait (the call is made a tenth of a second later)
+//                     fails), wait (the call is made a tenth of a second later), short (a pread or pwrite does the first half),
+//                     flip (a pread returns a changed bit)
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -72,7 +73,7 @@ std::string path_of(int folder, const char* path) {
   return (folder == AT_FDCWD ? link_of("/proc/self/cwd") : path_of(folder)) + "/" + path;
 }
 
-enum class Fault { none, error, death };
+enum class Fault { none, error, death, half, flip };
 
 /// Counts a call and returns what to do with it. For an error, errno is set.
 Fault count(const char* kind, const std::string& path) {
@@ -96,6 +97,8 @@ Fault count(const char* kind, const std::string& path) {
   if (s.what == "stop") return raise(SIGSTOP), Fault::none;
   if (s.what == "ask") return ::kill(getpid(), SIGUSR1), Fault::none;
   if (s.what == "kill") return Fault::death;
+  if (s.what == "short") return Fault::half;
+  if (s.what == "flip") return Fault::flip;
   errno = s.what == "ENOSPC" ? ENOSPC : s.what == "EROFS" ? EROFS : EIO;
   return Fault::error;
 }
@@ -113,10 +116,21 @@ auto unless_fault(const char* kind, const std::string& path, Call&& call) -> dec
       return -1;
     case Fault::death:
       die();
-    case Fault::none:
+    default:
       break;
   }
   return call();
+}
+
+/// `read(bytes)` reads only the first `bytes` bytes.
+template <class Read>
+ssize_t unless_read_fault(int fd, void* out, std::size_t bytes, Read&& read) {
+  const Fault fault = count("read", path_of(fd));
+  if (fault == Fault::error) return -1;
+  if (fault == Fault::death) die();
+  const ssize_t n = read(fault == Fault::half && bytes > 4096 ? bytes / 2 : bytes);
+  if (fault == Fault::flip && n > 0) static_cast<char*>(out)[n / 2] ^= 1;
+  return n;
 }
 
 /// `write(bytes)` writes only the first `bytes` bytes.
@@ -130,7 +144,9 @@ ssize_t unless_write_fault(int fd, std::size_t bytes, Write&& write) {
       return -1;
     case Fault::death:
       write(bytes / 2), die();
-    case Fault::none:
+    case Fault::half:
+      return write(bytes > 4096 ? bytes / 2 : bytes);
+    default:
       break;
   }
   return write(bytes);
@@ -141,6 +157,9 @@ template <class F>
 F* next(F*, const char* name) {
   return reinterpret_cast<F*>(dlsym(RTLD_NEXT, name));
 }
+
+/// Returns true for flags of open() that make a file, which may have no name.
+bool has_mode(int flags) { return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE; }
 
 std::size_t bytes_of(const iovec* pieces, int count) {
   std::size_t bytes = 0;
@@ -154,28 +173,28 @@ std::size_t bytes_of(const iovec* pieces, int count) {
 
 extern "C" {
 
-#define FSDP_OPEN(name)                                                                                              \
-  int name(const char* path, int flags, ...) {                                                                       \
-    NEXT(name);                                                                                                      \
-    va_list rest;                                                                                                    \
-    va_start(rest, flags);                                                                                           \
-    const mode_t mode = flags & O_CREAT ? va_arg(rest, mode_t) : 0;                                                  \
-    va_end(rest);                                                                                                    \
-    if (!(flags & O_CREAT)) return unless_fault("open", path_of(AT_FDCWD, path), [&] { return real(path, flags); }); \
-    return unless_fault("create", path_of(AT_FDCWD, path), [&] { return real(path, flags, mode); });                 \
+#define FSDP_OPEN(name)                                                                                            \
+  int name(const char* path, int flags, ...) {                                                                     \
+    NEXT(name);                                                                                                    \
+    va_list rest;                                                                                                  \
+    va_start(rest, flags);                                                                                         \
+    const mode_t mode = has_mode(flags) ? va_arg(rest, mode_t) : 0;                                                \
+    va_end(rest);                                                                                                  \
+    if (!has_mode(flags)) return unless_fault("open", path_of(AT_FDCWD, path), [&] { return real(path, flags); }); \
+    return unless_fault("create", path_of(AT_FDCWD, path), [&] { return real(path, flags, mode); });               \
   }
 FSDP_OPEN(open)
 FSDP_OPEN(open64)
 
-#define FSDP_OPENAT(name)                                                                                                  \
-  int name(int folder, const char* path, int flags, ...) {                                                                 \
-    NEXT(name);                                                                                                            \
-    va_list rest;                                                                                                          \
-    va_start(rest, flags);                                                                                                 \
-    const mode_t mode = flags & O_CREAT ? va_arg(rest, mode_t) : 0;                                                        \
-    va_end(rest);                                                                                                          \
-    if (!(flags & O_CREAT)) return unless_fault("open", path_of(folder, path), [&] { return real(folder, path, flags); }); \
-    return unless_fault("create", path_of(folder, path), [&] { return real(folder, path, flags, mode); });                 \
+#define FSDP_OPENAT(name)                                                                                                \
+  int name(int folder, const char* path, int flags, ...) {                                                               \
+    NEXT(name);                                                                                                          \
+    va_list rest;                                                                                                        \
+    va_start(rest, flags);                                                                                               \
+    const mode_t mode = has_mode(flags) ? va_arg(rest, mode_t) : 0;                                                      \
+    va_end(rest);                                                                                                        \
+    if (!has_mode(flags)) return unless_fault("open", path_of(folder, path), [&] { return real(folder, path, flags); }); \
+    return unless_fault("create", path_of(folder, path), [&] { return real(folder, path, flags, mode); });               \
   }
 FSDP_OPENAT(openat)
 FSDP_OPENAT(openat64)
@@ -198,11 +217,19 @@ ssize_t writev(int fd, const iovec* pieces, int count) {
 }
 ssize_t pread(int fd, void* out, size_t bytes, off_t at) {
   NEXT(pread);
-  return unless_fault("read", path_of(fd), [&] { return real(fd, out, bytes, at); });
+  return unless_read_fault(fd, out, bytes, [&](size_t n) { return real(fd, out, n, at); });
 }
 ssize_t pread64(int fd, void* out, size_t bytes, off64_t at) {
   NEXT(pread64);
-  return unless_fault("read", path_of(fd), [&] { return real(fd, out, bytes, at); });
+  return unless_read_fault(fd, out, bytes, [&](size_t n) { return real(fd, out, n, at); });
+}
+int fallocate(int fd, int mode, off_t at, off_t bytes) {
+  NEXT(fallocate);
+  return unless_fault("reserve", path_of(fd), [&] { return real(fd, mode, at, bytes); });
+}
+int fallocate64(int fd, int mode, off64_t at, off64_t bytes) {
+  NEXT(fallocate64);
+  return unless_fault("reserve", path_of(fd), [&] { return real(fd, mode, at, bytes); });
 }
 #define FSDP_STAT(name, status)                                                                        \
   int name(const char* path, struct status* out) noexcept {                                            \
@@ -263,7 +290,7 @@ int dnnl_sgemm(char trans_a, char trans_b, long m, long n, long k, float alpha, 
       return out_of_memory;
     case Fault::death:
       die();
-    case Fault::none:
+    default:
       break;
   }
   return real(trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
