@@ -2,10 +2,14 @@
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
+#include <atomic>
+
+#include "base/error.hpp"
 #include "plan/check/plan_check.hpp"
 #include "plan/forget.hpp"
 #include "run/golden_run.hpp"
 #include "run/random_jobs.hpp"
+#include "support/before_operation.hpp"
 #include "support/places.hpp"
 
 using namespace fsdp;
@@ -84,6 +88,38 @@ BOOST_AUTO_TEST_CASE(no_optimizer_has_other_bits) {
     for (const auto& [text, places] : all_places)
       BOOST_CHECK_MESSAGE(train_golden(name, offloaded(c, places)) == kept, run["optimizer"] << " in bf16, " << text);
   }
+}
+
+// The error is that of the load or unload, also if another rank waits for the one that fails.
+BOOST_AUTO_TEST_CASE(a_file_that_fails_ends_all_ranks) {
+  for (const Threads threads : {Threads::one, Threads::communication, Threads::each_stream})
+    for (const StreamId where : {StreamId::load, StreamId::unload}) {
+      std::atomic<int> ended = 0;
+      const auto job = [&] {
+        run_ranks(3, [&](Communicator& world) {
+          kernels::set_threads(1);
+          const auto device = make_device(threads, static_cast<std::uint64_t>(world.rank()));
+          ShardedModel sharded(small(), {.batch = {2, 8}, .plan = {.micro_batches = 2, .places = in_a_file(true)}}, world);
+          int left = 7;
+          BeforeOperation fail([&](const Operation& op) {
+            if (world.rank() == 1 && op.stream == where && left-- == 0) throw RunError("tile 3 cannot be read");
+          });
+          Executor& executor = sharded.allocate(*device, {.nvme_path = std::filesystem::temp_directory_path()});
+          executor.observe(fail);
+          try {
+            executor.initialize_parameters(3);
+            executor.publish_parameters();
+            for (int u = 0; u < 3; ++u) executor.run_update(read_some, {.learning_rate = 1e-2, .tokens = 96});
+          } catch (...) {
+            ++ended;
+            throw;
+          }
+        });
+      };
+      BOOST_CHECK_EXCEPTION(job(), RunError,
+                            [](const RunError& e) { return e.what() == std::string("tile 3 cannot be read"); });
+      BOOST_TEST(ended == 3);
+    }
 }
 
 // An update that is not applied changes nothing, not even the 16-bit parameters that the optimizer would have rounded again.

@@ -62,7 +62,7 @@ class CudaStream final : public Stream {
   /// once and reused after each synchronize().
   std::vector<cudaEvent_t> events_;
   std::uint64_t first_ = 0, next_ = 0;
-  std::mutex events_mutex_;  // reached() reads events_ and first_ on other threads
+  std::mutex events_mutex_;  // of events_ and first_, which other threads read, too
   /// The CUDA events of mark(), which have time stamps. The first of them was recorded at the time began_ns_.
   std::vector<cudaEvent_t> marks_;
   std::size_t marked_ = 0;
