@@ -2,8 +2,10 @@
 // and events that a device has, and counts the products for which an algorithm is chosen.
 #include <boost/test/unit_test.hpp>
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <thread>
 
 #include <cublasLt.h>
@@ -13,6 +15,7 @@
 #include "comm/threads/threads.hpp"
 #include "kernels/kernels.hpp"
 #include "run/sharded_model.hpp"
+#include "support/before_operation.hpp"
 #include "support/places.hpp"
 #include "support/threaded_device.hpp"
 
@@ -21,16 +24,27 @@ using namespace fsdp::test;
 
 namespace {
 
+TransformerConfig small() {
+  TransformerConfig config;
+  config.vocab_size = 24, config.max_positions = 8, config.width = 8, config.layers = 3, config.heads = config.kv_heads = 2;
+  config.head_size = 4, config.ffn_width = 16;
+  return config;
+}
+
+void read_some(std::size_t micro_batch, std::int32_t* inputs, std::int32_t* targets) {
+  for (std::int32_t i = 0; i < 16; ++i) {
+    inputs[i] = (static_cast<std::int32_t>(micro_batch) * 5 + i * 7) % 24;
+    targets[i] = (inputs[i] + 1) % 24;
+  }
+}
+
 /// Returns the increase of `count()` in each of some updates, by rank.
 std::vector<std::vector<std::uint64_t>> counted(int ranks, const char* strategy, Threads threads, std::uint64_t (*count)(),
                                                 const StatePlaces& places = {}) {
   std::vector<std::vector<std::uint64_t>> all(static_cast<std::size_t>(ranks));
   run_ranks(ranks, [&](Communicator& world) {
     const auto device = make_device(threads, static_cast<std::uint64_t>(world.rank()));
-    TransformerConfig config;
-    config.vocab_size = 24, config.max_positions = 8, config.width = 8, config.layers = 3, config.heads = config.kv_heads = 2;
-    config.head_size = 4, config.ffn_width = 16;
-    ShardedModel sharded(config,
+    ShardedModel sharded(small(),
                          {.strategy = strategy,
                           .batch = {2, 8},
                           .types = {.parameter = DType::bf16},
@@ -40,22 +54,16 @@ std::vector<std::vector<std::uint64_t>> counted(int ranks, const char* strategy,
                                           {.kind = threads == Threads::of_own_gpu ? "nccl" : "mpi"});
     executor.initialize_parameters(1);
     executor.publish_parameters();
-    const BatchReader read = [](std::size_t micro_batch, std::int32_t* inputs, std::int32_t* targets) {
-      for (std::int32_t i = 0; i < 16; ++i) {
-        inputs[i] = (static_cast<std::int32_t>(micro_batch) * 5 + i * 7) % 24;
-        targets[i] = (inputs[i] + 1) % 24;
-      }
-    };
     bool all_happened = true;
     for (std::uint64_t u = 1; u <= 6; ++u) {
       const std::uint64_t before = count();
       // With the limits of --skip-spikes; the last update exceeds one of them.
-      const UpdateResult result = executor.run_update(read, {.update = u,
-                                                             .learning_rate = 1e-3,
-                                                             .clip_norm = 1,
-                                                             .tokens = static_cast<double>(3 * 16 * ranks),
-                                                             .most_loss = 1e9,
-                                                             .most_norm = u == 6 ? 0 : 1e9});
+      const UpdateResult result = executor.run_update(read_some, {.update = u,
+                                                                  .learning_rate = 1e-3,
+                                                                  .clip_norm = 1,
+                                                                  .tokens = static_cast<double>(3 * 16 * ranks),
+                                                                  .most_loss = 1e9,
+                                                                  .most_norm = u == 6 ? 0 : 1e9});
       all[static_cast<std::size_t>(world.rank())].push_back(count() - before);
       all_happened = all_happened && result.finite() && result.loss > 1 && result.is_spike == (u == 6);
     }
@@ -197,6 +205,36 @@ BOOST_AUTO_TEST_CASE(the_gpu_waits_for_a_storage_stream) {
     BOOST_TEST(on.found_is(value));
     on.storage->synchronize();
   }
+}
+
+BOOST_AUTO_TEST_CASE(a_file_that_fails_ends_all_ranks) {
+  for (const Threads threads : {Threads::of_gpu, Threads::of_own_gpu})
+    for (const StreamId where : {StreamId::load, StreamId::unload}) {
+      std::atomic<int> ended = 0, failed = 0;
+      const auto rank = [&](Communicator& world) {
+        const auto device = make_device(threads, static_cast<std::uint64_t>(world.rank()));
+        ShardedModel sharded(small(), {.batch = {2, 8}, .plan = {.places = in_a_file(true)}}, world, cuda_traits());
+        int left = 7;
+        BeforeOperation fail([&](const Operation& op) {
+          if (world.rank() == 1 && op.stream == where && left-- == 0) throw RunError("tile 3 cannot be read");
+        });
+        Executor& executor = sharded.allocate(*device, {.nvme_path = std::filesystem::temp_directory_path()},
+                                              {.kind = threads == Threads::of_own_gpu ? "nccl" : "mpi", .timeout_s = 0.5});
+        executor.observe(fail);
+        try {
+          executor.initialize_parameters(1);
+          executor.publish_parameters();
+          for (int u = 0; u < 3; ++u) executor.run_update(read_some, {.learning_rate = 1e-2, .tokens = 32});
+        } catch (const std::exception& error) {
+          ++ended;
+          if (error.what() == std::string("tile 3 cannot be read")) ++failed;
+          throw;
+        }
+      };
+      BOOST_CHECK_THROW(run_ranks(2, rank), std::exception);
+      BOOST_TEST(ended == 2);
+      BOOST_TEST(failed == 1);
+    }
 }
 
 BOOST_AUTO_TEST_CASE(a_storage_stream_that_fails_ends_all_waits) {
