@@ -58,9 +58,14 @@ Executor::Executor(const Model& model, const Layout& layout, const Plan& plan, B
     }
     facts_.parts.push_back(parts_of_unit(layout_, u, mesh.shard().rank(), settings));
   }
+  const bool has_disk =
+      std::any_of(plan_.spaces.begin(), plan_.spaces.end(), [](const SpaceUse& use) { return use.space->tier == Tier::disk; });
   for (std::size_t i = 0; i < streams().size(); ++i) {
     const auto id = static_cast<StreamId>(i);
-    auto& s = streams_[i] = device.make_stream(id == StreamId::compute ? StreamUse::compute : StreamUse::communication);
+    const bool uses_disk = has_disk && (id == StreamId::load || id == StreamId::unload);
+    auto& s = streams_[i] = device.make_stream(uses_disk                 ? StreamUse::storage
+                                               : id == StreamId::compute ? StreamUse::compute
+                                                                         : StreamUse::communication);
     if (s->is_asynchronous() && is_host(s->kind())) {  // a stream with a thread has its own OpenMP thread count
       const int threads = id == StreamId::compute ? kernels::threads() : 1;
       on_stream(stream(id), [threads] { kernels::set_threads(threads); });
@@ -92,7 +97,17 @@ ShardState Executor::owned(std::string name, const std::vector<Location>& places
 MemoryView Executor::view_of(const Location& place, std::size_t bytes, StreamId id) {
   Storage& storage = facts_.storage_of(place);
   const bool on_device = plan_.buffers[static_cast<std::size_t>(place.buffer)].space->tier == Tier::device;
+  if (!storage.address()) id = StreamId::load;  // files are read and written by streams of StreamUse::storage
   return {storage, facts_.begin_of(place), bytes, on_device || !storage.address() ? &stream(id) : nullptr};
+}
+
+DiskTraffic Executor::disk_traffic() const {
+  DiskTraffic all;
+  for (const auto& storage : storages_) {
+    const DiskTraffic one = storage->disk_traffic();
+    all.read += one.read, all.written += one.written;
+  }
+  return all;
 }
 
 ShardState Executor::parameters() { return owned(parameters_state, plan_.master, &UnitTypes::master); }
@@ -176,10 +191,13 @@ void Executor::initialize_parameters(std::uint64_t seed, const std::vector<bool>
         fill(slice, facts_.model.parameters()[slice.parameter].init);
       }
   };
+  const auto by_host = [&](std::size_t u) {
+    return state.types[u] != DType::f32 || !facts_.storage_of(plan_.master[u]).address();
+  };
   Stream& s = stream(StreamId::compute);
   on_stream(s, [&] {
     for (std::size_t u = 0; u < layout_.units().size(); ++u) {
-      if (state.types[u] != DType::f32) continue;
+      if (by_host(u)) continue;
       const Location kept = plan_.master[u], slot = plan_.at_work(kept);
       const std::size_t bytes = state.units[u].bytes();
       if (slot != kept) facts_.storage_of(kept).read(s, facts_.begin_of(kept), at<void>(slot), bytes);
@@ -189,12 +207,12 @@ void Executor::initialize_parameters(std::uint64_t seed, const std::vector<bool>
       if (slot != kept) facts_.storage_of(kept).write(s, facts_.begin_of(kept), at<void>(slot), bytes);
     }
   });
-  // Other types are rounded from fp32 on the host, in pieces.
+  // Other types are rounded from fp32 on the host, in pieces. Parameters in files are also made there.
   constexpr std::size_t most_at_once = std::size_t{1} << 20;
   const auto host = make_host_stream();
   std::vector<float> values;
   for (std::size_t u = 0; u < layout_.units().size(); ++u) {
-    if (state.types[u] == DType::f32) continue;
+    if (!by_host(u)) continue;
     each_slice(u, [&](const Slice& slice, const Init& init) {
       for (Slice piece = slice; !piece.range.empty(); piece.range = {piece.range.end, slice.range.end}) {
         piece.range.end = std::min(slice.range.end, piece.range.begin + most_at_once);

@@ -314,13 +314,15 @@ namespace {
 /// Rank 0 gathers, queues `launches` kernels and a reduction that wait for the gather, and waits for them: CUDA blocks a host
 /// that has queued about 1,024 launches, so the rank must see before that the gather hangs; and no communicator can be aborted
 /// alone. Rank 1 comes after two seconds, or only throws then. Returns how many ranks have given up.
-int ranks_that_give_up(int launches, bool comes) {
+/// `stores`: the host also waits for a storage stream, which waits for the gather.
+int ranks_that_give_up(int launches, bool comes, bool stores = false) {
   std::atomic<int> given_up = 0;
   const auto rank = [&](Communicator& host) {
     const auto device = make_device(Threads::of_own_gpu, static_cast<std::uint64_t>(host.rank()));
     const auto second = host.split(0, host.rank());
     const auto gathers = device->make_stream(StreamUse::communication),
-               reductions = device->make_stream(StreamUse::communication), compute = device->make_stream(StreamUse::compute);
+               reductions = device->make_stream(StreamUse::communication), compute = device->make_stream(StreamUse::compute),
+               storage = device->make_stream(StreamUse::storage);
     const auto groups = library().connect(host, *device, {.sum_order = SumOrder::library, .timeout_s = 0.3});
     const auto of_reductions = groups->make(host, 1 << 20), of_gathers = groups->make(*second, 0);
     const Buffer gathered = of_gathers->allocate(*device, 8), reduced = of_reductions->allocate(*device, 512);
@@ -332,6 +334,7 @@ int ranks_that_give_up(int launches, bool comes) {
     try {
       of_gathers->all_gather(*gathers, x + host.rank(), x, 1, DType::f32);
       compute->wait(gathers->record());
+      if (stores) storage->wait(gathers->record()), compute->wait(storage->record());
       reductions->wait(gathers->record());
       of_reductions->reduce_scatter(*reductions, y, y + 64, 4, Into::overwrite, DType::f32);
       for (int i = 0; i < launches; ++i) kernels::fill_zero(*compute, y + 100, 16);
@@ -351,6 +354,10 @@ int ranks_that_give_up(int launches, bool comes) {
 
 BOOST_AUTO_TEST_CASE(a_hanging_collective_is_given_up_under_any_number_of_launches) {
   for (const int launches : {10, 900, 1500, 5000}) BOOST_TEST(ranks_that_give_up(launches, true) == 2, launches << " launches");
+}
+
+BOOST_AUTO_TEST_CASE(a_hanging_collective_is_given_up_while_the_host_waits_for_a_storage_stream) {
+  BOOST_TEST(ranks_that_give_up(10, true, true) == 2);
 }
 
 BOOST_AUTO_TEST_CASE(a_rank_that_never_comes_does_not_hold_up_an_abort) { BOOST_TEST(ranks_that_give_up(1500, false) == 1); }

@@ -123,8 +123,10 @@ BOOST_AUTO_TEST_CASE(offloading_changes_no_bit) {
                 .threads = threads,
                 .comm = {.kind = threads == Threads::of_gpu ? "mpi" : "nccl"}};
       const History kept = train_golden(name, c);
-      c.plan.places = offloaded(true, parameters);
-      BOOST_CHECK(train_golden(name, c) == kept);
+      for (const StatePlaces& places : {offloaded(true, parameters), in_a_file(parameters)}) {
+        c.plan.places = places;
+        BOOST_CHECK(train_golden(name, c) == kept);
+      }
     }
 }
 

@@ -100,7 +100,8 @@ inline History train_golden(const std::string& name, const Case& c) {
                           .plan = plan,
                           .optimizer = optimizer_of_run(run, c.state_type)},
                          world, device->kind() == DeviceKind::cuda ? cuda_traits() : kernels::traits_of_cpu());
-    Executor& executor = sharded.allocate(*device, {.table_type = c.tables}, c.comm);
+    Executor& executor =
+        sharded.allocate(*device, {.table_type = c.tables, .nvme_path = std::filesystem::temp_directory_path()}, c.comm);
     const auto& parameters = sharded.model().parameters();
     for (std::size_t u = 0; u < sharded.layout().units().size(); ++u)
       for (const Slice& slice : sharded.layout().slices(u, sharded.shard()))

@@ -1,11 +1,15 @@
-// Offloading to the host: the numbers are those of a run that keeps everything on the device.
+// Offloading to the host and to a file: the numbers are those of a run that keeps everything on the device.
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
+#include <atomic>
+
+#include "base/error.hpp"
 #include "plan/check/plan_check.hpp"
 #include "plan/forget.hpp"
 #include "run/golden_run.hpp"
 #include "run/random_jobs.hpp"
+#include "support/before_operation.hpp"
 #include "support/places.hpp"
 
 using namespace fsdp;
@@ -13,10 +17,16 @@ using namespace fsdp::test;
 
 namespace {
 
-Case offloaded(Case c, bool optimizer, bool parameters) {
-  c.plan.places = test::offloaded(optimizer, parameters);
+Case offloaded(Case c, const StatePlaces& places) {
+  c.plan.places = places;
   return c;
 }
+
+/// The optimizer's state, or also the parameters, on the host or in a file.
+const std::pair<const char*, StatePlaces> all_places[] = {{"optimizer on the host", test::offloaded(true, false)},
+                                                          {"all on the host", test::offloaded(true, true)},
+                                                          {"optimizer in a file", in_a_file(false)},
+                                                          {"parameters in a file, too", in_a_file(true)}};
 
 TransformerConfig small() {
   TransformerConfig config;
@@ -36,11 +46,12 @@ void read_some(std::size_t micro_batch, std::int32_t* inputs, std::int32_t* targ
 
 BOOST_AUTO_TEST_CASE(pytorch_is_reproduced) {
   for (const char* strategy : {"full", "none"})
-    compare_with_pytorch("llama-gqa", train_golden("llama-gqa", offloaded({.ranks = 2, .strategy = strategy}, true, true)));
+    compare_with_pytorch("llama-gqa",
+                         train_golden("llama-gqa", offloaded({.ranks = 2, .strategy = strategy}, test::offloaded(true, true))));
 }
 
-// A few updates with every strategy and number of ranks, with several micro-batches whose gradients are summed on the host;
-// also on a device with a thread per stream, on which a late load changes the numbers.
+// A few updates with every strategy, number of ranks and place, with several micro-batches whose gradients are summed on the
+// host; also on a device with a thread per stream, on which a late load changes the numbers.
 BOOST_DATA_TEST_CASE(no_strategy_has_other_bits, boost::unit_test::data::make({1, 2, 3, 4}), ranks) {
   const char* name = "gpt2-tied";
   json run = read_json(golden_folder(name) / "run.json");
@@ -55,11 +66,11 @@ BOOST_DATA_TEST_CASE(no_strategy_has_other_bits, boost::unit_test::data::make({1
                 .run = run,
                 .precision = precision};
       const History kept = train_golden(name, c);
-      for (const bool parameters : {false, true})
+      for (const auto& [text, places] : all_places)
         for (const Threads threads : {Threads::one, Threads::each_stream}) {
           c.threads = threads;
-          BOOST_CHECK_MESSAGE(train_golden(name, offloaded(c, true, parameters)) == kept,
-                              strategy << " in " << name_of(precision) << (parameters ? ", parameters, too" : ""));
+          BOOST_CHECK_MESSAGE(train_golden(name, offloaded(c, places)) == kept,
+                              strategy << " in " << name_of(precision) << ", " << text);
         }
     }
 }
@@ -69,26 +80,57 @@ BOOST_AUTO_TEST_CASE(no_optimizer_has_other_bits) {
   for (json run : read_json(golden_folder("optimizers.json"))) {
     run["updates"] = 3;
     Case c = {.ranks = 2, .run = run, .state_type = DType::bf16, .threads = Threads::each_stream};
-    BOOST_CHECK_MESSAGE(train_golden(name, offloaded(c, true, true)) == train_golden(name, c), run["optimizer"]);
+    const History narrow = train_golden(name, c);
+    for (const StatePlaces& places : {test::offloaded(true, true), in_a_file(true)})
+      BOOST_CHECK_MESSAGE(train_golden(name, offloaded(c, places)) == narrow, run["optimizer"]);
     c.precision = c.master = c.gradient = DType::bf16;
     const History kept = train_golden(name, c);
-    for (const bool parameters : {false, true})
-      BOOST_CHECK_MESSAGE(train_golden(name, offloaded(c, true, parameters)) == kept, run["optimizer"] << " in bf16");
+    for (const auto& [text, places] : all_places)
+      BOOST_CHECK_MESSAGE(train_golden(name, offloaded(c, places)) == kept, run["optimizer"] << " in bf16, " << text);
   }
+}
+
+// The error is that of the load or unload, also if another rank waits for the one that fails.
+BOOST_AUTO_TEST_CASE(a_file_that_fails_ends_all_ranks) {
+  for (const Threads threads : {Threads::one, Threads::communication, Threads::each_stream})
+    for (const StreamId where : {StreamId::load, StreamId::unload}) {
+      std::atomic<int> ended = 0;
+      const auto job = [&] {
+        run_ranks(3, [&](Communicator& world) {
+          kernels::set_threads(1);
+          const auto device = make_device(threads, static_cast<std::uint64_t>(world.rank()));
+          ShardedModel sharded(small(), {.batch = {2, 8}, .plan = {.micro_batches = 2, .places = in_a_file(true)}}, world);
+          int left = 7;
+          BeforeOperation fail([&](const Operation& op) {
+            if (world.rank() == 1 && op.stream == where && left-- == 0) throw RunError("tile 3 cannot be read");
+          });
+          Executor& executor = sharded.allocate(*device, {.nvme_path = std::filesystem::temp_directory_path()});
+          executor.observe(fail);
+          try {
+            executor.initialize_parameters(3);
+            executor.publish_parameters();
+            for (int u = 0; u < 3; ++u) executor.run_update(read_some, {.learning_rate = 1e-2, .tokens = 96});
+          } catch (...) {
+            ++ended;
+            throw;
+          }
+        });
+      };
+      BOOST_CHECK_EXCEPTION(job(), RunError,
+                            [](const RunError& e) { return e.what() == std::string("tile 3 cannot be read"); });
+      BOOST_TEST(ended == 3);
+    }
 }
 
 // An update that is not applied changes nothing, not even the 16-bit parameters that the optimizer would have rounded again.
 BOOST_AUTO_TEST_CASE(an_update_that_is_not_finite_changes_nothing) {
-  const auto losses = [](const UnitTypes& types, bool offloads) {
+  const auto losses = [](const UnitTypes& types, const StatePlaces& places) {
     std::vector<double> all;
     run_ranks(2, [&](Communicator& world) {
       kernels::set_threads(1);
       const auto device = make_cpu_device();
-      ShardedModel sharded(
-          small(),
-          {.batch = {2, 8}, .types = types, .plan = {.micro_batches = 2, .places = test::offloaded(offloads, offloads)}},
-          world);
-      Executor& executor = sharded.allocate(*device);
+      ShardedModel sharded(small(), {.batch = {2, 8}, .types = types, .plan = {.micro_batches = 2, .places = places}}, world);
+      Executor& executor = sharded.allocate(*device, {.nvme_path = std::filesystem::temp_directory_path()});
       executor.initialize_parameters(1);
       executor.publish_parameters();
       for (const double scale : {1.0, 2e40, 1.0, 2e40, 1.0}) {
@@ -103,40 +145,42 @@ BOOST_AUTO_TEST_CASE(an_update_that_is_not_finite_changes_nothing) {
   };
   for (const UnitTypes& types :
        {UnitTypes{}, UnitTypes{.parameter = DType::bf16}, UnitTypes{DType::bf16, DType::f32, DType::bf16, DType::bf16}}) {
-    const std::vector<double> kept = losses(types, false);
+    const std::vector<double> kept = losses(types, {});
     BOOST_TEST(kept[0] != kept[1]);
-    BOOST_TEST(losses(types, true) == kept, boost::test_tools::per_element());
+    for (const StatePlaces& places : {test::offloaded(true, true), in_a_file(true)})
+      BOOST_TEST(losses(types, places) == kept, boost::test_tools::per_element());
   }
 }
 
 // Only the requested parameters are initialized.
 BOOST_AUTO_TEST_CASE(a_part_of_the_parameters_is_initialized) {
-  for (const DType master : {DType::f32, DType::bf16}) {
-    const auto device = make_cpu_device();
-    run_ranks(1, [&](Communicator& world) {
-      ShardedModel sharded(small(),
-                           {.batch = {2, 8},
-                            .types = {.parameter = DType::bf16, .master = master},
-                            .plan = {.places = test::offloaded(true, true)}},
-                           world);
-      Executor& executor = sharded.allocate(*device);
-      executor.initialize_parameters(1);
-      const ShardState state = executor.parameters();
-      const std::vector<float> first = state.values(1);
-      std::vector<bool> which(sharded.model().parameters().size(), false);
-      const std::size_t again = sharded.layout().units()[1].parameters.at(2);  // a matrix
-      which[again] = true;
-      executor.initialize_parameters(2, which);
-      const std::vector<float> second = state.values(1);
-      std::size_t changed = 0;
-      for (const Slice& slice : sharded.layout().slices(1, 0))
-        for (std::size_t i = slice.shard_offset; i < slice.shard_offset + slice.range.size(); ++i) {
-          changed += first[i] != second[i];
-          expect(slice.parameter == again || first[i] == second[i], "others stay");
-        }
-      expect(changed > 0 && state.units[1].host() != nullptr, "it is initialized, on the host");
-    });
-  }
+  for (const bool on_disk : {false, true})
+    for (const DType master : {DType::f32, DType::bf16}) {
+      const auto device = make_cpu_device();
+      run_ranks(1, [&](Communicator& world) {
+        ShardedModel sharded(small(),
+                             {.batch = {2, 8},
+                              .types = {.parameter = DType::bf16, .master = master},
+                              .plan = {.places = on_disk ? in_a_file(true) : test::offloaded(true, true)}},
+                             world);
+        Executor& executor = sharded.allocate(*device, {.nvme_path = std::filesystem::temp_directory_path()});
+        executor.initialize_parameters(1);
+        const ShardState state = executor.parameters();
+        const std::vector<float> first = state.values(1);
+        std::vector<bool> which(sharded.model().parameters().size(), false);
+        const std::size_t again = sharded.layout().units()[1].parameters.at(2);  // a matrix
+        which[again] = true;
+        executor.initialize_parameters(2, which);
+        const std::vector<float> second = state.values(1);
+        std::size_t changed = 0;
+        for (const Slice& slice : sharded.layout().slices(1, 0))
+          for (std::size_t i = slice.shard_offset; i < slice.shard_offset + slice.range.size(); ++i) {
+            changed += first[i] != second[i];
+            expect(slice.parameter == again || first[i] == second[i], "others stay");
+          }
+        expect(changed > 0 && (state.units[1].host() == nullptr) == on_disk, "it is initialized in its place");
+      });
+    }
 }
 
 // Inputs of recomputed blocks: random jobs have the same bits if these are on the host, and need less memory of the device. A

@@ -2,12 +2,20 @@
 // and events that a device has, and counts the products for which an algorithm is chosen.
 #include <boost/test/unit_test.hpp>
 
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
+#include "base/error.hpp"
 #include "comm/threads/threads.hpp"
 #include "kernels/kernels.hpp"
 #include "run/sharded_model.hpp"
+#include "support/before_operation.hpp"
 #include "support/places.hpp"
 #include "support/threaded_device.hpp"
 
@@ -16,41 +24,46 @@ using namespace fsdp::test;
 
 namespace {
 
+TransformerConfig small() {
+  TransformerConfig config;
+  config.vocab_size = 24, config.max_positions = 8, config.width = 8, config.layers = 3, config.heads = config.kv_heads = 2;
+  config.head_size = 4, config.ffn_width = 16;
+  return config;
+}
+
+void read_some(std::size_t micro_batch, std::int32_t* inputs, std::int32_t* targets) {
+  for (std::int32_t i = 0; i < 16; ++i) {
+    inputs[i] = (static_cast<std::int32_t>(micro_batch) * 5 + i * 7) % 24;
+    targets[i] = (inputs[i] + 1) % 24;
+  }
+}
+
 /// Returns the increase of `count()` in each of some updates, by rank.
 std::vector<std::vector<std::uint64_t>> counted(int ranks, const char* strategy, Threads threads, std::uint64_t (*count)(),
-                                                bool offloads = false) {
+                                                const StatePlaces& places = {}) {
   std::vector<std::vector<std::uint64_t>> all(static_cast<std::size_t>(ranks));
   run_ranks(ranks, [&](Communicator& world) {
     const auto device = make_device(threads, static_cast<std::uint64_t>(world.rank()));
-    TransformerConfig config;
-    config.vocab_size = 24, config.max_positions = 8, config.width = 8, config.layers = 3, config.heads = config.kv_heads = 2;
-    config.head_size = 4, config.ffn_width = 16;
-    ShardedModel sharded(
-        config,
-        {.strategy = strategy,
-         .batch = {2, 8},
-         .types = {.parameter = DType::bf16},
-         .plan = {.micro_batches = 3, .checkpoint_activations = true, .places = offloaded(offloads, offloads)}},
-        world, cuda_traits());
-    Executor& executor = sharded.allocate(*device, {}, {.kind = threads == Threads::of_own_gpu ? "nccl" : "mpi"});
+    ShardedModel sharded(small(),
+                         {.strategy = strategy,
+                          .batch = {2, 8},
+                          .types = {.parameter = DType::bf16},
+                          .plan = {.micro_batches = 3, .checkpoint_activations = true, .places = places}},
+                         world, cuda_traits());
+    Executor& executor = sharded.allocate(*device, {.nvme_path = std::filesystem::temp_directory_path()},
+                                          {.kind = threads == Threads::of_own_gpu ? "nccl" : "mpi"});
     executor.initialize_parameters(1);
     executor.publish_parameters();
-    const BatchReader read = [](std::size_t micro_batch, std::int32_t* inputs, std::int32_t* targets) {
-      for (std::int32_t i = 0; i < 16; ++i) {
-        inputs[i] = (static_cast<std::int32_t>(micro_batch) * 5 + i * 7) % 24;
-        targets[i] = (inputs[i] + 1) % 24;
-      }
-    };
     bool all_happened = true;
     for (std::uint64_t u = 1; u <= 6; ++u) {
       const std::uint64_t before = count();
       // With the limits of --skip-spikes; the last update exceeds one of them.
-      const UpdateResult result = executor.run_update(read, {.update = u,
-                                                             .learning_rate = 1e-3,
-                                                             .clip_norm = 1,
-                                                             .tokens = static_cast<double>(3 * 16 * ranks),
-                                                             .most_loss = 1e9,
-                                                             .most_norm = u == 6 ? 0 : 1e9});
+      const UpdateResult result = executor.run_update(read_some, {.update = u,
+                                                                  .learning_rate = 1e-3,
+                                                                  .clip_norm = 1,
+                                                                  .tokens = static_cast<double>(3 * 16 * ranks),
+                                                                  .most_loss = 1e9,
+                                                                  .most_norm = u == 6 ? 0 : 1e9});
       all[static_cast<std::size_t>(world.rank())].push_back(count() - before);
       all_happened = all_happened && result.finite() && result.loss > 1 && result.is_spike == (u == 6);
     }
@@ -73,8 +86,8 @@ BOOST_AUTO_TEST_CASE(one_for_each_update) { check_at_most_one(counted(1, "full",
 
 // Changed state is unloaded after the optimizer, on another stream.
 BOOST_AUTO_TEST_CASE(one_for_each_update_that_is_unloaded) {
-  check_at_most_one(counted(1, "full", Threads::of_gpu, cuda_double::streams_found_busy, true));
-  check_at_most_one(counted(2, "full", Threads::of_own_gpu, cuda_double::streams_found_busy, true));
+  check_at_most_one(counted(1, "full", Threads::of_gpu, cuda_double::streams_found_busy, offloaded(true, true)));
+  check_at_most_one(counted(2, "full", Threads::of_own_gpu, cuda_double::streams_found_busy, offloaded(true, true)));
 }
 
 // Under "optim" the new parameters are gathered after the optimizer, on another stream than the one that copies the sums.
@@ -85,9 +98,11 @@ BOOST_AUTO_TEST_CASE(one_for_each_update_of_several_ranks) {
 
 // With offloading all five streams record events. Those of NCCL's collectives depend on delays: only their end is checked.
 BOOST_AUTO_TEST_CASE(events_are_reused_and_destroyed) {
-  const auto made = counted(1, "full", Threads::of_gpu, cuda_double::live_events, true)[0];
-  BOOST_TEST(made[0] > 0u);
-  for (std::size_t u = 1; u < made.size(); ++u) BOOST_TEST(made[u] == 0u);
+  for (const StatePlaces& places : {offloaded(true, true), in_a_file(true)}) {
+    const auto made = counted(1, "full", Threads::of_gpu, cuda_double::live_events, places)[0];
+    BOOST_TEST(made[0] > 0u);
+    for (std::size_t u = 1; u < made.size(); ++u) BOOST_TEST(made[u] == 0u);
+  }
   counted(2, "full", Threads::of_own_gpu, cuda_double::live_events);
   BOOST_TEST(cuda_double::live_events() == 0u);
   BOOST_TEST(cuda_double::live_streams().empty());
@@ -121,4 +136,122 @@ BOOST_AUTO_TEST_CASE(communication_goes_before_computation_and_no_stream_waits_f
   BOOST_REQUIRE(streams.size() == 2u);
   BOOST_TEST(streams[1].priority < streams[0].priority);
   for (const auto& stream : streams) BOOST_TEST(!stream.blocking);
+}
+
+namespace {
+
+constexpr std::size_t bytes_copied = std::size_t{1} << 20;
+
+/// A GPU's streams, memory of the GPU, and pinned memory.
+struct TwoKinds {
+  std::unique_ptr<Device> device = make_device(Threads::of_gpu, 0);
+  std::shared_ptr<Stream> compute = device->make_stream(), storage = device->make_stream(StreamUse::storage);
+  Buffer there = device->allocate(bytes_copied), other = device->allocate(bytes_copied),
+         here = device->allocate_staging(bytes_copied), found = device->allocate_staging(bytes_copied);
+
+  void keep_busy(Stream& stream) const {
+    for (int i = 0; i < 30; ++i) stream.copy(other.data(), there.data(), bytes_copied);
+  }
+  void fill(int value) const { std::memset(here.data(), value, bytes_copied); }
+  bool found_is(int value) const {
+    return found.data()[0] == std::byte(value) && found.data()[bytes_copied - 1] == std::byte(value);
+  }
+};
+
+/// Work of a stream that calls a function.
+template <class Call>
+Work work_of(Call& call) {
+  return {[](void* context, std::size_t) { (*static_cast<Call*>(context))(); }, &call};
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(a_storage_stream_waits_for_the_gpu) {
+  const TwoKinds on;
+  for (const int value : {1, 2, 3}) {
+    on.fill(value);
+    on.keep_busy(*on.compute);
+    on.compute->copy(on.there.data(), on.here.data(), bytes_copied);
+    on.storage->wait(on.compute->record());
+    bool is_there = false;
+    auto fetch = [&] {
+      on.keep_busy(*on.storage);
+      on.storage->copy(on.found.data(), on.there.data(), bytes_copied);
+      is_there = on.found_is(value);  // a copy of a storage stream is done when it returns
+    };
+    on.storage->submit(work_of(fetch));
+    on.storage->synchronize();
+    BOOST_TEST(is_there);
+    on.compute->synchronize();
+  }
+  BOOST_TEST(is_host(on.storage->kind()));
+  const auto streams = cuda_double::live_streams();
+  BOOST_REQUIRE(streams.size() == 2u);
+  BOOST_TEST(streams[1].priority < streams[0].priority);
+}
+
+BOOST_AUTO_TEST_CASE(the_gpu_waits_for_a_storage_stream) {
+  const TwoKinds on;
+  for (const int value : {1, 2, 3}) {
+    auto load = [&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      on.fill(value);
+      on.storage->copy(on.there.data(), on.here.data(), bytes_copied);
+    };
+    on.storage->submit(work_of(load));
+    on.compute->wait(on.storage->record());
+    on.compute->copy(on.found.data(), on.there.data(), bytes_copied);
+    on.compute->synchronize();
+    BOOST_TEST(on.found_is(value));
+    on.storage->synchronize();
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_file_that_fails_ends_all_ranks) {
+  for (const Threads threads : {Threads::of_gpu, Threads::of_own_gpu})
+    for (const StreamId where : {StreamId::load, StreamId::unload}) {
+      std::atomic<int> ended = 0, failed = 0;
+      const auto rank = [&](Communicator& world) {
+        const auto device = make_device(threads, static_cast<std::uint64_t>(world.rank()));
+        ShardedModel sharded(small(), {.batch = {2, 8}, .plan = {.places = in_a_file(true)}}, world, cuda_traits());
+        int left = 7;
+        BeforeOperation fail([&](const Operation& op) {
+          if (world.rank() == 1 && op.stream == where && left-- == 0) throw RunError("tile 3 cannot be read");
+        });
+        Executor& executor = sharded.allocate(*device, {.nvme_path = std::filesystem::temp_directory_path()},
+                                              {.kind = threads == Threads::of_own_gpu ? "nccl" : "mpi", .timeout_s = 0.5});
+        executor.observe(fail);
+        try {
+          executor.initialize_parameters(1);
+          executor.publish_parameters();
+          for (int u = 0; u < 3; ++u) executor.run_update(read_some, {.learning_rate = 1e-2, .tokens = 32});
+        } catch (const std::exception& error) {
+          ++ended;
+          if (error.what() == std::string("tile 3 cannot be read")) ++failed;
+          throw;
+        }
+      };
+      BOOST_CHECK_THROW(run_ranks(2, rank), std::exception);
+      BOOST_TEST(ended == 2);
+      BOOST_TEST(failed == 1);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(a_storage_stream_that_fails_ends_all_waits) {
+  const TwoKinds on;
+  auto load = [] { throw RunError("a tile cannot be read"); };
+  on.storage->submit(work_of(load));
+  const Event loaded = on.storage->record();
+  BOOST_CHECK_THROW(on.compute->wait(loaded), StreamFailed);
+  BOOST_CHECK_THROW(on.storage->synchronize(), RunError);
+  // Work that waits for the GPU is dropped, too.
+  on.keep_busy(*on.compute);
+  on.storage->wait(on.compute->record());
+  bool is_done = false;
+  auto late = [&] { is_done = true; };
+  on.storage->submit(work_of(late));
+  on.storage->cancel();
+  BOOST_CHECK_THROW(on.storage->synchronize(), StreamFailed);
+  BOOST_TEST(!is_done);
+  on.compute->synchronize();
 }

@@ -130,7 +130,7 @@ ssize_t unless_read_fault(int fd, void* out, std::size_t bytes, Read&& read) {
     case Fault::death:
       die();
     case Fault::half:
-      return read(bytes / 2);
+      return read(bytes > 4096 ? bytes / 2 : bytes);
     case Fault::bit: {
       const ssize_t n = read(bytes);
       if (n > 0) static_cast<char*>(out)[n / 2] ^= 4;
@@ -154,7 +154,7 @@ ssize_t unless_write_fault(int fd, const void* data, std::size_t bytes, Write&& 
     case Fault::death:
       write(bytes / 2), die();
     case Fault::half:
-      return write(bytes / 2);
+      return write(bytes > 4096 ? bytes / 2 : bytes);
     case Fault::bit: {  // what the file gets is wrong, and the program's memory is right
       char& wrong = const_cast<char*>(static_cast<const char*>(data))[bytes / 2];
       wrong ^= 4;

@@ -12,4 +12,11 @@ inline StatePlaces offloaded(bool optimizer, bool parameters, const Space* space
   return {parameters ? space : nullptr, state, state};
 }
 
+/// The optimizer's state and, if `parameters`, the parameters are in a file; the gradients are on the host.
+inline StatePlaces in_a_file(bool parameters) {
+  StatePlaces places = offloaded(true, parameters, &spaces::nvme);
+  places.gradients = &spaces::host;
+  return places;
+}
+
 }  // namespace fsdp::test
