@@ -55,7 +55,6 @@ struct ExecutorOptions {
   std::filesystem::path gemm_algorithms = {};  // see use_gemm_algorithms(); empty: no file
   std::filesystem::path nvme_path = {};        // the folder for the files of spaces::nvme
   DType table_type = DType::f32;               // rotary tables are rounded to this type
-  std::filesystem::path nvme_path = {};        // the folder for the file of spaces::nvme
 };
 
 class Executor {
