@@ -271,6 +271,14 @@ BOOST_AUTO_TEST_CASE(each_call_that_fails_is_an_error_that_names_the_tile) {
     }
 }
 
+BOOST_AUTO_TEST_CASE(nothing_is_begun_after_an_error) {
+  File file(60 * tile_bytes);
+  Failing failing;
+  failing.fault = Fault::error, failing.times = 1;
+  BOOST_CHECK_THROW(file.write(0, std::vector<std::byte>(60 * tile_bytes)), RunError);
+  BOOST_TEST(failing.calls < 20);
+}
+
 BOOST_AUTO_TEST_CASE(a_bit_that_has_changed_is_an_error) {
   for (const long at : {0, 4, 10}) {
     File file(11 * tile_bytes);
