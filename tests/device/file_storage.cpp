@@ -290,6 +290,14 @@ BOOST_AUTO_TEST_CASE(a_bit_that_has_changed_is_an_error) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_wait_for_a_stream_that_has_failed_throws) {
+  QueueStream loads("loads");
+  loads.submit({[](void*, std::size_t) { throw RunError("tile 3 cannot be read"); }, nullptr, 0});
+  const Event loaded = loads.record();
+  BOOST_CHECK_THROW(make_host_stream()->wait(loaded), StreamFailed);
+  BOOST_CHECK_THROW(loads.synchronize(), RunError);
+}
+
 BOOST_AUTO_TEST_CASE(space_is_reserved_at_the_start) {
   const TemporaryFolder folder;
   const auto device = make_cpu_device();
