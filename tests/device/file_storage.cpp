@@ -271,6 +271,14 @@ BOOST_AUTO_TEST_CASE(each_call_that_fails_is_an_error_that_names_the_tile) {
     }
 }
 
+BOOST_AUTO_TEST_CASE(nothing_is_begun_after_an_error) {
+  File file(60 * tile_bytes);
+  Failing failing;
+  failing.fault = Fault::error, failing.times = 1;
+  BOOST_CHECK_THROW(file.write(0, std::vector<std::byte>(60 * tile_bytes)), RunError);
+  BOOST_TEST(failing.calls < 20);
+}
+
 BOOST_AUTO_TEST_CASE(a_bit_that_has_changed_is_an_error) {
   for (const long at : {0, 4, 10}) {
     File file(11 * tile_bytes);
@@ -280,6 +288,14 @@ BOOST_AUTO_TEST_CASE(a_bit_that_has_changed_is_an_error) {
     const std::string message = message_of_error<RunError>([&] { file.read(0, 11 * tile_bytes); });
     BOOST_TEST((has(message, "tile ") && has(message, "has other bytes than were written")), message);
   }
+}
+
+BOOST_AUTO_TEST_CASE(a_wait_for_a_stream_that_has_failed_throws) {
+  QueueStream loads("loads");
+  loads.submit({[](void*, std::size_t) { throw RunError("tile 3 cannot be read"); }, nullptr, 0});
+  const Event loaded = loads.record();
+  BOOST_CHECK_THROW(make_host_stream()->wait(loaded), StreamFailed);
+  BOOST_CHECK_THROW(loads.synchronize(), RunError);
 }
 
 BOOST_AUTO_TEST_CASE(space_is_reserved_at_the_start) {

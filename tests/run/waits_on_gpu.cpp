@@ -170,14 +170,17 @@ BOOST_AUTO_TEST_CASE(a_storage_stream_waits_for_the_gpu) {
   const TwoKinds on;
   for (const int value : {1, 2, 3}) {
     on.fill(value);
-    on.keep_busy(*on.compute);
+    for (int i = 0; i < 6; ++i) on.keep_busy(*on.compute);
     on.compute->copy(on.there.data(), on.here.data(), bytes_copied);
     on.storage->wait(on.compute->record());
     bool is_there = false;
     auto fetch = [&] {
-      on.keep_busy(*on.storage);
       on.storage->copy(on.found.data(), on.there.data(), bytes_copied);
       is_there = on.found_is(value);  // a copy of a storage stream is done when it returns
+      std::memset(on.found.data(), 0, bytes_copied);
+      on.keep_busy(*on.storage);
+      on.storage->copy(on.found.data(), on.there.data(), bytes_copied);
+      is_there = is_there && on.found_is(value);
     };
     on.storage->submit(work_of(fetch));
     on.storage->synchronize();
@@ -194,7 +197,7 @@ BOOST_AUTO_TEST_CASE(the_gpu_waits_for_a_storage_stream) {
   const TwoKinds on;
   for (const int value : {1, 2, 3}) {
     auto load = [&] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
       on.fill(value);
       on.storage->copy(on.there.data(), on.here.data(), bytes_copied);
     };
