@@ -37,11 +37,14 @@ std::size_t other_bytes(const MemoryAccount& m) {
   return m.of(BufferRole::scratch) + m.of(BufferRole::batch) + m.of(BufferRole::loaded) + m.total() - m.plan - m.staging;
 }
 
+bool some_have(const PlanTable& table, std::size_t MemoryAccount::*part) {
+  return std::any_of(table.rows.begin(), table.rows.end(), [&](const PlanRow& row) { return row.keeping.memory.*part > 0; });
+}
+
 std::string memory_table(const PlanTable& table) {
   std::vector<Cells> rows = {{"", "", "", "optimizer", "gathered", "unreduced", "comm.", ""},
                              {"  strategy", "params", "gradients", "state", "slots", "slots", "staging", "other"}};
-  const bool offloads =
-      std::any_of(table.rows.begin(), table.rows.end(), [](const PlanRow& row) { return row.keeping.memory.offloaded > 0; });
+  const bool offloads = some_have(table, &MemoryAccount::offloaded);
   if (offloads) rows[0].push_back("on the"), rows[1].push_back("host");
   for (const PlanRow& row : shown_rows(table)) {
     const MemoryAccount& m = row.keeping.memory;
@@ -61,8 +64,9 @@ std::string total_table(const PlanTable& table) {
     for (const char* cell : {"fits", "fits"}) rows[0].push_back(cell);
     for (const char* cell : {"kept", "recomp."}) rows[1].push_back(cell);
   }
-  const bool first_blocks = recomputes_first_blocks(table.options);
+  const bool first_blocks = recomputes_first_blocks(table.options), on_disk = some_have(table, &MemoryAccount::on_disk);
   if (first_blocks) rows[0].push_back("blocks"), rows[1].push_back("recomp.");
+  if (on_disk) rows[0].push_back("on the"), rows[1].push_back("disk");
   for (const PlanRow& row : shown_rows(table)) {
     Cells cells = {name_of(row)};
     for (const bool recompute : {false, true})
@@ -71,6 +75,7 @@ std::string total_table(const PlanTable& table) {
     if (table.options.memory_limit != 0)
       for (const bool recompute : {false, true}) cells.push_back(table.fits(row.variant(recompute)) ? "yes" : "no");
     if (first_blocks) cells.push_back(format("{}", row.recomputing.recomputed_blocks));
+    if (on_disk) cells.push_back(bytes(row.keeping.memory.on_disk));
     rows.push_back(std::move(cells));
   }
   return lay_out(rows, 2);
@@ -97,6 +102,9 @@ std::string traffic_table(const PlanTable& table) {
 /// Returns the predicted times of all strategies on the GPU of --gpu; an empty string without --gpu.
 std::string prediction_table(const PlanTable& table) {
   if (!table.options.gpu) return "";
+  if (!table.predicts())
+    return "\nno prediction: the time of the disk is unknown; give --nvme-bandwidth R,W, its rates of reading and writing in\n"
+           "GB/s\n";
   const GpuFigures& gpu = *table.options.gpu;
   const ShardingOptions& sharding = table.options.train.sharding;
   const Cluster& cluster = table.options.cluster;
@@ -128,17 +136,31 @@ std::string prediction_table(const PlanTable& table) {
              gpu.product, gpu.name, gpu.source, gpu.flops(sharding.types.parameter) / 1e12, name_of(sharding.types.parameter),
              gpu.memory_bandwidth / 1e12, gpu.link_bandwidth / 1e9,
              cluster.nodes > 1 ? format(", {:.0f} of each to other nodes", gpu.network_bandwidth / 1e9) : "",
-             sharding.plan.places.optimizer ? format(", {:.0f} to the host", gpu.host_bandwidth / 1e9) : "", assumptions,
-             gpu.flops(sharding.types.parameter) / 1e12) +
+             (sharding.plan.places.any() ? format(", {:.0f} to the host", gpu.host_bandwidth / 1e9) : "") +
+                 (uses_disk(sharding.plan.places)
+                      ? format(",\n{:.3g} from and {:.3g} to a node's disk", table.options.nvme_bandwidth.read,
+                               table.options.nvme_bandwidth.write)
+                      : ""),
+             assumptions, gpu.flops(sharding.types.parameter) / 1e12) +
          lay_out(rows, 2);
 }
 
-/// Returns a line with the host memory of a node, if something is offloaded.
-std::string on_the_host(const PlanTable& table, const PlanVariant& variant) {
-  const std::size_t ranks = static_cast<std::size_t>(table.options.cluster.ranks_per_node);
-  return variant.memory.offloaded == 0
-             ? ""
-             : format("  and {} of the host's memory on each node\n", bytes(ranks * variant.memory.offloaded));
+/// Returns lines about a node's host memory and disk, if something is offloaded.
+std::string beside_the_devices(const PlanTable& table, const PlanVariant& variant) {
+  const int ranks = table.options.cluster.ranks_per_node;
+  const auto line = [&](std::size_t of_rank, const char* what) {
+    return of_rank == 0 ? "" : format("  and {} of {} on each node\n", bytes(static_cast<std::size_t>(ranks) * of_rank), what);
+  };
+  return line(variant.memory.offloaded, "the host's memory") + line(variant.memory.on_disk, "the disk");
+}
+
+/// Returns a line about the traffic of the chosen strategy with a node's disk.
+std::string disk_line(const PlanTable& table) {
+  const DiskTraffic& disk = table.chosen().keeping.disk;
+  if (!disk.any()) return "";
+  std::string text = describe_disk_traffic(disk, table.options.cluster.ranks_per_node, "a node");
+  if (const std::size_t end = text.find("; "); end != text.npos) text.replace(end + 1, 1, "\n");
+  return "\n" + text + "\n";
 }
 
 std::string options_of(const PlanTable& table, const PlanRow& row, bool recompute) {
@@ -155,7 +177,7 @@ std::string options_of(const PlanTable& table, const PlanRow& row, bool recomput
 
 /// Returns a sentence about the variant with the shortest predicted time among those that fit.
 std::string fastest(const PlanTable& table) {
-  if (!table.options.gpu) return "";
+  if (!table.predicts()) return "";
   const PlanRow* best = nullptr;
   bool recomputes = false;
   for (const PlanRow& row : shown_rows(table))
@@ -166,7 +188,7 @@ std::string fastest(const PlanTable& table) {
   const PlanVariant& variant = best->variant(recomputes);
   return format("the fastest of them by the prediction: {}, {:.1f} ms per update\n", options_of(table, *best, recomputes),
                 1e3 * variant.step.total) +
-         on_the_host(table, variant);
+         beside_the_devices(table, variant);
 }
 
 std::string conclusion(const PlanTable& table) {
@@ -180,7 +202,7 @@ std::string conclusion(const PlanTable& table) {
     return format("\nof those that fit {}, the least communicating: {}\n  {} per rank; a rank sends {} per update, a node {}\n",
                   bytes(table.options.memory_limit), what, bytes(variant.memory.total()), bytes(variant.traffic.rank.total()),
                   bytes(variant.traffic.out_of_node)) +
-           on_the_host(table, variant) + fastest(table);
+           beside_the_devices(table, variant) + fastest(table);
   }
   const auto [what, variant] = say(table.smallest());
   const TransformerConfig& config = table.model->config();
@@ -336,7 +358,7 @@ std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan
   rows.push_back({"  unreduced gradients", "-", "-", bytes(m.of(BufferRole::unreduced_gradients))});
   rows.push_back({"  activations, kept", "-", "-", bytes(m.of(BufferRole::activations))});
   rows.push_back({"  scratch, batch, tables", "-", "-", bytes(m.of(BufferRole::scratch) + m.of(BufferRole::batch))});
-  if (m.offloaded > 0) rows.push_back({"  slots of what is offloaded", "-", "-", bytes(m.of(BufferRole::loaded))});
+  if (m.offloaded + m.on_disk > 0) rows.push_back({"  slots of what is offloaded", "-", "-", bytes(m.of(BufferRole::loaded))});
   rows.push_back({"  communication staging", "-", "-", bytes(m.staging)});
   rows.push_back({on_gpu ? "  gemm's workspace" : "  gemm's panels, about", "-", "-", bytes(m.gemm)});
   if (on_gpu) rows.push_back({"  driver and libraries, a guess", "-", "-", bytes(m.context)});
@@ -419,6 +441,7 @@ nlohmann::json memory_json(const MemoryAccount& m) {
           {"batch_and_tables", m.of(BufferRole::batch)},
           {"loaded_from_host", m.of(BufferRole::loaded)},
           {"offloaded", m.offloaded},
+          {"on_disk", m.on_disk},
           {"plan_peak", m.plan},
           {"communication_staging", m.staging},
           {"gemm_panels", m.gemm},
@@ -447,6 +470,7 @@ nlohmann::json prediction_json(const PlanTable& table, const StepPrediction& ste
           {"optimizer_ms", 1e3 * step.optimizer},
           {"communication_ms", 1e3 * step.communication},
           {"offload_ms", 1e3 * step.offload},
+          {"disk_ms", 1e3 * step.disk},
           {"exposed_ms", 1e3 * step.exposed}};
 }
 
@@ -457,7 +481,7 @@ std::string describe(const PlanTable& table) {
   return headline(table) +
          (one ? "one rank shares nothing, so all strategies are equal; the tables show the chosen one\n" : "") +
          "\nmemory of a rank\n" + memory_table(table) + "\nand with activations, kept or recomputed, in all\n" +
-         total_table(table) + "\nsent per update and rank, and by a node\n" + traffic_table(table) +
+         total_table(table) + "\nsent per update and rank, and by a node\n" + traffic_table(table) + disk_line(table) +
          "\nrules of thumb for the model's states alone, all of it trained\n" + rules_table(table) + prediction_table(table) +
          conclusion(table);
 }
@@ -497,9 +521,10 @@ nlohmann::json to_json(const PlanTable& table) {
       nlohmann::json& variant = json[recompute ? "recomputing" : "keeping"];
       variant = {{"memory", memory_json(v.memory)},
                  {"traffic", traffic_json(v.traffic)},
+                 {"disk_bytes", {{"read", v.disk.read}, {"written", v.disk.written}}},
                  {"fits", table.fits(v)},
                  {"recomputed_blocks", v.recomputed_blocks}};
-      if (o.gpu) variant["prediction"] = prediction_json(table, v.step);
+      if (table.predicts()) variant["prediction"] = prediction_json(table, v.step);
     }
     out["strategies"].push_back(std::move(json));
   }

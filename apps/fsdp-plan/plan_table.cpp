@@ -29,6 +29,19 @@ ShardingOptions options_of_row(const PlanTableOptions& options, const Placement&
   return sharding;
 }
 
+/// All micro-batches but the first and the last have the same traffic.
+DiskTraffic disk_traffic_of_update(const Model& model, ShardingOptions options, MeshShape mesh) {
+  if (!uses_disk(options.plan.places)) return {};
+  const std::size_t K = options.plan.micro_batches;
+  const auto of = [&](std::size_t micro_batches) {
+    options.plan.micro_batches = micro_batches;
+    return disk_traffic(plan_sharding(model, options, mesh).plan);
+  };
+  if (K <= 3) return of(K);
+  const DiskTraffic two = of(2), three = of(3);
+  return {two.read + (K - 2) * (three.read - two.read), two.written + (K - 2) * (three.written - two.written)};
+}
+
 /// `limit`: what a rank may need if `options` choose the number of recomputed blocks; 0: they do not.
 PlanVariant plan_variant(const PlanTable& table, ShardingOptions options, MeshShape mesh, std::size_t limit,
                          std::vector<std::string>* warnings) {
@@ -44,8 +57,9 @@ PlanVariant plan_variant(const PlanTable& table, ShardingOptions options, MeshSh
   const ShardedPlan planned = plan_two_micro_batches(*fitted.model, options, mesh, warnings);
   variant.traffic = traffic_of_cluster(collectives_of_update(planned.plan.update, options.plan.micro_batches), mesh, cluster);
   variant.keeps_whole_gradients = planned.plan.kept_whole_gradients != planned.plan.gradients;
-  if (const GpuFigures* const gpu = table.options.gpu)
-    variant.step = predict_update(*variant.model, options, mesh, cluster, *gpu);
+  variant.disk = disk_traffic_of_update(*variant.model, options, mesh);
+  if (table.predicts())
+    variant.step = predict_update(*variant.model, options, mesh, cluster, *table.options.gpu, table.options.disk());
   return variant;
 }
 
@@ -108,6 +122,11 @@ OptionTable plan_option_table(PlanTableOptions& o) {
           "GPU's datasheet, without measurements. NAME may also be the driver's name of the GPU.")
       .unset("no prediction")
       .common();
+  table
+      .pair("nvme-bandwidth", "R,W", o.nvme_bandwidth.read, o.nvme_bandwidth.write,
+            "The rates at which a node's disk reads and writes at the same time, in GB/s, for --gpu with state in a file.",
+            "above 0", [](double rate) { return rate > 0; })
+      .unset("unknown; no prediction with state in a file");
   table.group("Output");
   table
       .flag("explain", o.explain,

@@ -26,8 +26,10 @@ struct PlanTableOptions {
   TrainOptions train;
   Cluster cluster;
   const GpuFigures* gpu = nullptr;  // the GPU to predict times for; null if none
+  DiskRates nvme_bandwidth;         // in GB/s
   std::size_t memory_limit = 0;     // of a rank: train.memory_limit, or else the memory of `gpu`; 0 means no limit
   bool explain = false, json = false;
+  DiskRates disk() const { return {1e9 * nvme_bandwidth.read, 1e9 * nvme_bandwidth.write}; }
 };
 /// Returns true for --recompute-num-layers: the column of recomputation is then about the first blocks.
 bool recomputes_first_blocks(const PlanTableOptions& options);
@@ -38,7 +40,8 @@ OptionTable plan_option_table(PlanTableOptions& options);
 struct PlanVariant {
   MemoryAccount memory;    // of rank 0, which has the largest snapshot for a save; without the buffers of --trace
   ClusterTraffic traffic;  // of one update
-  StepPrediction step;     // only with --gpu
+  DiskTraffic disk;        // of a rank in one update
+  StepPrediction step;     // if PlanTable::predicts()
   std::shared_ptr<const Transformer> model;  // with smaller pieces of logits than the table's if train.memory_limit asks for it
   std::size_t recomputed_blocks = 0;         // of --recompute-num-layers
   bool keeps_whole_gradients = false;        // true if a rank accumulates whole gradients, besides those of its shard
@@ -73,6 +76,8 @@ struct PlanTable {
   std::vector<std::string> warnings;
 
   const PlanRow& chosen() const;
+  /// Returns true if there are predictions: with --gpu and, if state is in a file, --nvme-bandwidth.
+  bool predicts() const { return options.gpu && (options.disk().known() || !uses_disk(options.train.sharding.plan.places)); }
   bool fits(const PlanVariant& variant) const {
     return options.memory_limit == 0 || variant.memory.total() <= options.memory_limit;
   }

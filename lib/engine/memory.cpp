@@ -78,15 +78,18 @@ MemoryAccount memory_account(const EngineOptions& options, const Model& model, c
                              int world_size, std::size_t staging, ProgramMemory program) {
   const ShardingOptions& sharding = options.sharding;
   const DeviceBackend* const backend = find_backend(options.comm.kind).device_backend;
-  std::size_t offloaded = 0;
-  for (const PlanBuffer& buffer : plan.buffers)
-    if (buffer.is_offloaded() && buffer.space->tier == Tier::host) offloaded += buffer.bytes;
+  const auto offloaded_to = [&](Tier tier) {
+    std::size_t bytes = 0;
+    for (const PlanBuffer& buffer : plan.buffers)
+      if (buffer.is_offloaded() && buffer.space->tier == tier) bytes += buffer.bytes;
+    return bytes;
+  };
   return {.by_role = memory_by_role(plan),
           .plan = plan.peak_bytes,
           .staging = staging,
           .gemm = gemm_bytes(model, sharding.batch, sharding.types.parameter),
           .context = model.device().context_bytes,
-          .offloaded = offloaded,
+          .offloaded = offloaded_to(Tier::host),
           .through_host = !is_host(model.device().kind) && !backend
                               ? staging_through_host(plan, {layout.shards(), world_size / layout.shards()})
                               : 0,
@@ -95,6 +98,7 @@ MemoryAccount memory_account(const EngineOptions& options, const Model& model, c
                           ? snapshot_bytes(layout, sharding.optimizer.state_type, rank, world_size, !plan.averages.empty())
                           : 0,
           .trace = program.trace_bytes,
+          .on_disk = offloaded_to(Tier::disk),
           .device = model.device().kind,
           .backend = backend};
 }

@@ -30,6 +30,8 @@ struct MemoryAccount {
   std::size_t snapshot = 0;      // the copy of the state from which an asynchronous save writes
   std::size_t trace = 0;
 
+  std::size_t on_disk = 0;  // the offloaded buffers of the plan that are in a file
+
   DeviceKind device = DeviceKind::cpu;
   const DeviceBackend* backend = nullptr;  // the backend of GPU collectives; null: collectives go through the host
   /// The memory of the device that computes. A CPU computes in host memory, so total() then includes on_host().

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <tuple>
 #include <utility>
 
 #include "base/error.hpp"
@@ -262,17 +263,25 @@ std::string describe_memory(const Plan& plan) {
   const auto add = [&](std::string_view name, std::size_t bytes) {
     text += format("  {:<22} {:>10}\n", name, format_bytes(static_cast<double>(bytes)));
   };
-  const auto bytes = memory_by_role(plan), on_host = offloaded_by_role(plan);
+  const auto bytes = memory_by_role(plan);
   for (std::size_t role = 0; role < role_count; ++role)
     if ((static_cast<BufferRole>(role) != BufferRole::loaded && static_cast<BufferRole>(role) != BufferRole::cache) ||
         bytes[role] > 0)
       add(name_of(static_cast<BufferRole>(role)), bytes[role]);
   add("peak per rank", plan.peak_bytes);
-  if (plan.offloaded_bytes() == 0) return text;
-  text += "  offloaded to the host's memory:\n";
-  for (std::size_t role = 0; role < role_count; ++role)
-    if (on_host[role] > 0) add(name_of(static_cast<BufferRole>(role)), on_host[role]);
-  add("on the host per rank", plan.offloaded_bytes());
+  for (const auto& [tier, heading, sum] : {std::tuple{Tier::host, "offloaded to the host's memory", "on the host per rank"},
+                                           {Tier::disk, "in a file on the disk of the node", "on the disk per rank"}}) {
+    std::array<std::size_t, role_count> here{};
+    std::size_t total = 0;
+    for (const PlanBuffer& buffer : plan.buffers)
+      if (buffer.is_offloaded() && buffer.space->tier == tier)
+        here[static_cast<std::size_t>(buffer.role)] += buffer.bytes, total += buffer.bytes;
+    if (total == 0) continue;
+    text += format("  {}:\n", heading);
+    for (std::size_t role = 0; role < role_count; ++role)
+      if (here[role] > 0) add(name_of(static_cast<BufferRole>(role)), here[role]);
+    add(sum, total);
+  }
   return text;
 }
 

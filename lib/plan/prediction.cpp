@@ -31,7 +31,7 @@ double transfer_seconds(const CollectiveUse& use, MeshShape mesh, const Cluster&
 
 /// Predicts an update with the number of micro-batches in `planned`.
 StepPrediction simulate(const Transformer& model, const ShardedPlan& planned, const ShardingOptions& options, MeshShape mesh,
-                        const Cluster& cluster, const GpuFigures& gpu, const Efficiency& efficiency) {
+                        const Cluster& cluster, const GpuFigures& gpu, const DiskRates& disk, const Efficiency& efficiency) {
   const DType type = options.types.parameter;
   const Layout& layout = planned.layout;
   const StageWork stages(model, layout.trained(), options.batch, type);
@@ -42,6 +42,15 @@ StepPrediction simulate(const Transformer& model, const ShardedPlan& planned, co
                fp32_rate = gpu.flops_fp32 * efficiency.products, bandwidth = gpu.memory_bandwidth * efficiency.memory,
                link = gpu.host_bandwidth * efficiency.transfers;
   StepPrediction step;
+  /// Returns the seconds of a load or unload. A file's bytes cross the disk and the link at the same time.
+  const auto copy = [&](const Operation& op) {
+    const auto stored = static_cast<std::size_t>(op.at(OperandName::stored).buffer);
+    const bool is_on_disk = planned.plan.buffers[stored].space->tier == Tier::disk;
+    const double rate = (op.kind == &kinds::load ? disk.read : disk.write) / cluster.ranks_per_node,
+                 seconds = real(op.bytes()) / (is_on_disk ? std::min(rate, link) : link);
+    (is_on_disk ? step.disk : step.offload) += seconds;
+    return seconds;
+  };
   /// Returns the seconds of an operation that is not a collective. Adds them to `step` if the compute stream runs it.
   const auto compute = [&](const Operation& op) {
     const Cost cost = op.kind->cost ? op.kind->cost(op, costing) : Cost();
@@ -49,9 +58,8 @@ StepPrediction simulate(const Transformer& model, const ShardedPlan& planned, co
                  attention = cost.attention_forward_flops / attention_forward_rate +
                              cost.attention_backward_flops / attention_backward_rate,
                  memory = cost.memory_bytes / bandwidth, fp32 = cost.fp32_flops / fp32_rate,
-                 transfer = op.kind->part == UpdatePart::transfer ? real(op.bytes()) / link : 0;
+                 transfer = op.kind->part == UpdatePart::transfer ? copy(op) : 0;
     const double seconds = products + attention + memory + fp32 + transfer;
-    step.offload += transfer;
     if (op.stream != StreamId::compute) return seconds;
     if (op.kind->part == UpdatePart::optimizer || op.kind->part == UpdatePart::rounding)
       step.optimizer += seconds;
@@ -88,12 +96,13 @@ StepPrediction simulate(const Transformer& model, const ShardedPlan& planned, co
 }  // namespace
 
 StepPrediction predict_update(const Transformer& model, const ShardingOptions& options, MeshShape mesh, const Cluster& cluster,
-                              const GpuFigures& gpu, const Efficiency& efficiency) {
+                              const GpuFigures& gpu, const DiskRates& disk, const Efficiency& efficiency) {
   expect(cluster.nodes == 1 || gpu.network_bandwidth > 0, "several nodes have a network");
+  expect(disk.known() || !uses_disk(options.plan.places), "the rates of the disk are known");
   const auto of_micro_batches = [&](std::size_t n) {
     ShardingOptions fewer = options;
     fewer.plan.micro_batches = n;
-    return simulate(model, plan_sharding(model, fewer, mesh), options, mesh, cluster, gpu, efficiency);
+    return simulate(model, plan_sharding(model, fewer, mesh), options, mesh, cluster, gpu, disk, efficiency);
   };
   const std::size_t K = options.plan.micro_batches;
   if (K <= 2) return of_micro_batches(K);
@@ -102,7 +111,7 @@ StepPrediction predict_update(const Transformer& model, const ShardingOptions& o
   const auto more = [&](double StepPrediction::*part) { return two.*part + real(K - 2) * (two.*part - one.*part); };
   return {more(&StepPrediction::total),        more(&StepPrediction::products),  more(&StepPrediction::attention),
           more(&StepPrediction::memory_bound), more(&StepPrediction::optimizer), more(&StepPrediction::communication),
-          more(&StepPrediction::offload),      more(&StepPrediction::exposed)};
+          more(&StepPrediction::offload),      more(&StepPrediction::disk),      more(&StepPrediction::exposed)};
 }
 
 double tokens_per_second(const StepPrediction& step, const ShardingOptions& options, const Cluster& cluster) {

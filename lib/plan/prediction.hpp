@@ -41,6 +41,18 @@ struct Efficiency {
          transfers = assumed_efficiency("transfers");
 };
 
+/// The rates of a node's disk, in bytes per second. The node's ranks share them. Reads and writes run at the same time.
+struct DiskRates {
+  double read = 0, write = 0;  // 0: unknown
+  bool known() const { return read > 0 && write > 0; }
+};
+
+/// Returns true if state is in a file. A prediction then needs the rates of the disk.
+inline bool uses_disk(const StatePlaces& places) {
+  const auto is_file = [](const Space* space) { return space && space->tier == Tier::disk; };
+  return is_file(places.parameters) || is_file(places.optimizer) || is_file(places.gradients);
+}
+
 /// Seconds of one update on one rank.
 struct StepPrediction {
   double total = 0;
@@ -48,12 +60,13 @@ struct StepPrediction {
   double products = 0, attention = 0, memory_bound = 0, optimizer = 0;
   double communication = 0;  // of all collectives
   double offload = 0;        // of copies from and to host memory, added up although the two directions overlap
+  double disk = 0;           // of reads and writes of files, added up in the same way
   double exposed = 0;        // all time in which the compute stream does not compute
 };
 
-/// `gpu.network_bandwidth` must not be 0 if the cluster has several nodes.
+/// `gpu.network_bandwidth` must not be 0 if the cluster has several nodes. `disk` must be known if state is in a file.
 StepPrediction predict_update(const Transformer& model, const ShardingOptions& options, MeshShape mesh, const Cluster& cluster,
-                              const GpuFigures& gpu, const Efficiency& efficiency = {});
+                              const GpuFigures& gpu, const DiskRates& disk = {}, const Efficiency& efficiency = {});
 
 /// Returns the tokens per second of all ranks.
 double tokens_per_second(const StepPrediction& step, const ShardingOptions& options, const Cluster& cluster);

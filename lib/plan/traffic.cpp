@@ -1,9 +1,11 @@
 #include "plan/traffic.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "base/error.hpp"
+#include "base/format.hpp"
 #include "plan/kind.hpp"
 #include "tensor/shape.hpp"
 
@@ -155,6 +157,34 @@ ClusterTraffic traffic_of_cluster(const std::vector<CollectiveUse>& uses, MeshSh
     raise(most.ring_out_of_node, ring_out);
   }
   return most;
+}
+
+DiskTraffic disk_traffic(const Plan& plan) {
+  DiskTraffic traffic;
+  for (const Operation& op : plan.update)
+    if (const Location* const kept = op.find(OperandName::stored))
+      if (plan.buffers[static_cast<std::size_t>(kept->buffer)].space->tier == Tier::disk)
+        (op.kind == &kinds::load ? traffic.read : traffic.written) += op.bytes();
+  return traffic;
+}
+
+std::string describe_disk_traffic(const DiskTraffic& rank, int ranks, std::string_view node) {
+  constexpr double rated = 600e12;  // bytes written: the rating of usual drives of 1 TB
+  const auto of_node = [&](std::uint64_t bytes) { return static_cast<double>(bytes) * ranks; };
+  const auto bytes = [](double n) {  // decimal units, as drives are rated
+    const auto [unit, name] = n < 1e6    ? std::pair(1e3, "kB")
+                              : n < 1e9  ? std::pair(1e6, "MB")
+                              : n < 1e12 ? std::pair(1e9, "GB")
+                                         : std::pair(1e12, "TB");
+    return n < 100 * unit ? format("{:.3g} {}", n / unit, name) : format("{:.0f} {}", n / unit, name);
+  };
+  std::string text = format("an update reads {} from and writes {} to the disk of {}", bytes(of_node(rank.read)),
+                            bytes(of_node(rank.written)), node);
+  if (rank.written == 0) return text;
+  const double updates = rated / of_node(rank.written), digit = std::pow(10, std::floor(std::log10(updates)) - 1);
+  std::string number = format("{:.0f}", updates < 10 ? std::floor(updates) : std::round(updates / digit) * digit);
+  for (std::size_t i = number.size(); i > 3; i -= 3) number.insert(i - 3, ",");
+  return text + format("; a drive rated for {} written lasts {} updates", bytes(rated), number);
 }
 
 }  // namespace fsdp

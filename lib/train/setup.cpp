@@ -6,8 +6,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <set>
+#include <system_error>
 #include <tuple>
 
+#include "base/clean_text.hpp"
 #include "base/format.hpp"
 #include "base/narrow.hpp"
 #include "base/progress.hpp"
@@ -134,6 +136,12 @@ void require_memory(const RunContext& run, const Machine& machine, const MemoryA
                  on_cpu ? ", a smaller --batch-size, --checkpoint-activations or --sharding-strategy full"
                         : ", or offload less of the model, or nothing"));
   });
+}
+
+/// Returns a line about the traffic with the disk of this node; "" if no state is in a file.
+std::string on_disk(const Plan& plan, int node_ranks) {
+  const DiskTraffic disk = disk_traffic(plan);
+  return disk.any() ? wrapped("  " + describe_disk_traffic(disk, node_ranks, "this node")) + "\n" : "";
 }
 
 /// Fills this rank's shard with weights and optimizer state. May throw on one rank and not on others.
@@ -361,7 +369,26 @@ std::shared_ptr<const std::vector<TokenizerFile>> keep_tokenizer_files(const Run
   });
 }
 
-void print_plan(const ShardedModel& model, const MemoryAccount& memory) {
+void require_disk(const RunContext& run, const Machine& machine, const MemoryAccount& memory,
+                  const std::filesystem::path& folder) {
+  const auto together = static_cast<std::size_t>(machine.node->sum(narrow<std::int64_t>(memory.on_disk)));
+  agree(run.world, [&] {
+    if (together == 0) return;
+    std::error_code error;
+    const std::filesystem::space_info space = std::filesystem::space(folder, error);
+    if (error)
+      throw UserError(format("the folder {} cannot be used for state ({}); give --nvme-path a folder on a local disk",
+                             one_line(folder.string()), error.message()));
+    if (together > space.available)
+      throw UserError(
+          format("there is too little room in {} (state in files takes {} on this node, and {} are free); free some, "
+                 "give --nvme-path a folder on a larger disk, or use more nodes",
+                 one_line(folder.string()), format_bytes(static_cast<double>(together)),
+                 format_bytes(static_cast<double>(space.available))));
+  });
+}
+
+void print_plan(const ShardedModel& model, const MemoryAccount& memory, int node_ranks) {
   const Layout& layout = model.layout();
   std::printf("units:\n");
   const auto& units = layout.units();
@@ -386,8 +413,9 @@ void print_plan(const ShardedModel& model, const MemoryAccount& memory) {
                   format_bytes(static_cast<double>(unit.padded_numel * size_of(unit.types.parameter))).c_str());
     }
   }
-  std::printf("memory plan per rank:\n%s%soperations of one update:\n%s\n%s", describe_memory(model.plan()).c_str(),
-              describe_beside_plan(memory).c_str(), describe_operations(model.plan(), model.plan().update, layout).c_str(),
+  std::printf("memory plan per rank:\n%s%s%soperations of one update:\n%s\n%s", describe_memory(model.plan()).c_str(),
+              describe_beside_plan(memory).c_str(), on_disk(model.plan(), node_ranks).c_str(),
+              describe_operations(model.plan(), model.plan().update, layout).c_str(),
               draw_timeline(model.plan().update, layout, model.transformer().block_numel()).c_str());
 }
 
@@ -410,7 +438,7 @@ nlohmann::json start_fields(const RunContext& run, const Machine& machine, const
   if (!run.options.trace.file.empty()) fields["trace"] = whole_path(run.options.trace.file);
   const GpuFigures* const gpu = is_host(machine.kind) ? nullptr : figures_of(machine.device->description());
   const bool one_node = machine.node->size() == run.world.size();
-  if (gpu && even_nodes && (one_node || gpu->network_bandwidth > 0)) {
+  if (gpu && even_nodes && (one_node || gpu->network_bandwidth > 0) && !uses_disk(run.options.sharding.plan.places)) {
     const Cluster cluster = {run.world.size() / machine.node->size(), machine.node->size(), Between::nodes};
     const StepPrediction step = predict_update(model.transformer(), run.options.sharding, model.mesh().shape, cluster, *gpu);
     fields["predicted"] = {{"total", step.total},         {"products", step.products},
@@ -462,7 +490,8 @@ void announce(const RunContext& run, const Machine& machine, const ShardedModel&
   const int shard_ranks = model.mesh().shard().size();
   const std::optional<NodeTraffic> traffic = traffic_of_nodes(run, machine, model);
   if (traffic && run.world.size() > 1) say(describe_traffic(shard_ranks, machine.node->size(), *traffic));
-  run.log.say("memory plan per rank:\n" + describe_memory(plan) + describe_beside_plan(memory));
+  run.log.say("memory plan per rank:\n" + describe_memory(plan) + describe_beside_plan(memory) +
+              on_disk(plan, machine.node->size()));
   const nlohmann::json options = to_json(run.options);
   nlohmann::json more = start_fields(run, machine, model, traffic.has_value());
   if (data) more["data"] = data->counts();

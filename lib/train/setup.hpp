@@ -65,8 +65,12 @@ std::shared_ptr<const std::vector<TokenizerFile>> keep_tokenizer_files(const Run
 /// Describes what computes matrix products: the library or device, and the number of threads. The bits of a run depend on both.
 /// Not collective.
 std::string arithmetic_of(const Machine& machine);
-/// Prints the plan of a dry run to stdout. Not collective.
-void print_plan(const ShardedModel& model, const MemoryAccount& memory);
+/// Prints the plan of a dry run to stdout; `node_ranks` is the number of ranks of this node. Not collective.
+void print_plan(const ShardedModel& model, const MemoryAccount& memory, int node_ranks);
+/// Throws UserError on all ranks if the files of a node's ranks need more than the free bytes of `folder` on that node.
+/// Collective over run.world.
+void require_disk(const RunContext& run, const Machine& machine, const MemoryAccount& memory,
+                  const std::filesystem::path& folder);
 /// Logs a description of the run and its devices, and the start line of the metrics.
 void announce(const RunContext& run, const Machine& machine, const ShardedModel& model, const MemoryAccount& memory,
               const Progress& progress, const TrainData* data, const std::optional<BaseModel>& base);

@@ -212,7 +212,7 @@ int train(const TrainOptions& given, Communicator& world) {
                    engine.options().sharding.plan.recomputed_blocks, model.model().blocks.size(),
                    format_bytes(static_cast<double>(memory.total())), format_bytes(static_cast<double>(limit))));
   if (options.dry_run) {
-    if (world.rank() == 0) print_plan(model, memory);
+    if (world.rank() == 0) print_plan(model, memory, machine.node->size());
     try_data(run, origin, machine, watch);
     return exit_code::done;
   }

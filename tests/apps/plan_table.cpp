@@ -13,6 +13,7 @@
 #include "options/model_options.hpp"
 #include "support/files.hpp"
 #include "support/messages.hpp"
+#include "support/places.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
@@ -486,4 +487,32 @@ BOOST_AUTO_TEST_CASE(mistakes) {
   CHECK_CONTAINS(error({"--arch", "gpt2", "--gpu", "h100", "--comm", "mpi"}), "--comm mpi sends data through the host");
   CHECK_CONTAINS(error({"--arch", "gpt2", "--gpu", "rtx4090", "--nodes", "2"}), "no figure for a network between nodes");
   CHECK_CONTAINS(error({"--arch", "gpt2", "--gpu", "H100"}), "did you mean h100?");
+}
+
+// Without the rates of the disk there is no prediction. The traffic is that of a plan with all micro-batches.
+BOOST_AUTO_TEST_CASE(state_in_a_file_is_planned) {
+  for (const char* updates : {"1", "3", "4", "7"})
+    for (const bool known : {false, true}) {
+      std::vector<const char*> words = {"--gpu", "h100", "--update-freq", updates};
+      if (known) words.insert(words.end(), {"--nvme-bandwidth", "6.5,4"});
+      PlanTableOptions options = small("1", "2", words);
+      options.train.sharding.plan.places = {&planned_on_disk, &planned_on_disk, &spaces::host};
+      const PlanTable table = make_plan_table(options);
+      const std::string text = describe(table);
+      BOOST_TEST(contains(text, "no prediction: the time of the disk is unknown; give --nvme-bandwidth") == !known, text);
+      BOOST_TEST(contains(text, "6.5 from and 4 to a node's disk") == known, text);
+      BOOST_TEST(contains(text, "to the disk of a node;\na drive rated for 600 TB written lasts"), text);
+      for (const char* part : {"on the", "of the disk on each node"}) CHECK_CONTAINS(text, part);
+      const PlanVariant& variant = table.chosen().keeping;
+      ShardingOptions sharding = options.train.sharding;
+      const DiskTraffic whole = disk_traffic(plan_sharding(*table.model, sharding, {2, 1}).plan);
+      BOOST_TEST((variant.disk == whole), variant.disk.read << " and " << whole.read);
+      BOOST_TEST(whole.any());
+      const nlohmann::json json = to_json(table)["strategies"][0]["keeping"];
+      BOOST_TEST(json.contains("prediction") == known);
+      BOOST_TEST(json["memory"]["on_disk"] == table.rows[0].keeping.memory.on_disk);
+      BOOST_TEST(json["disk_bytes"]["written"] == table.rows[0].keeping.disk.written);
+      BOOST_TEST((!known || json["prediction"]["disk_ms"] > 0));
+    }
+  BOOST_TEST(!contains(describe(make_plan_table(small("1", "2", {"--gpu", "h100"}))), "disk"));
 }

@@ -9,6 +9,7 @@
 #include "nn/families.hpp"
 #include "options/options.hpp"
 #include "support/messages.hpp"
+#include "support/places.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
@@ -78,6 +79,31 @@ BOOST_AUTO_TEST_CASE(parts_of_a_gpu_that_need_not_be_there) {
   BOOST_TEST(by_host.total() == m.total() - m.staging);
   BOOST_TEST(by_host.on_host() == m.on_host() + largest + largest * 3 / 2 + sizeof(LossSum));  // and the world reduces the loss
   CHECK_CONTAINS(describe_beside_plan(by_host), " of staging for collectives\n");
+}
+
+// What is in a file counts neither as memory of the device nor as memory of the host.
+BOOST_AUTO_TEST_CASE(each_tier_has_its_sum) {
+  TrainOptions options;
+  options.sharding.batch = {.B = 3, .T = 16};
+  options.sizes.layers = 2, options.sizes.width = 32, options.sizes.heads = 4, options.sizes.vocab_size = 64;
+  const Transformer model(override_config(arch_config("gpt2"), options.sizes), traits_of(DeviceKind::cuda, 7));
+  const auto account = [&](const StatePlaces& places) {
+    options.sharding.plan.places = places;
+    const ShardedPlan planned = plan_sharding(model, options.sharding, {2, 1});
+    const std::string text = describe_memory(planned.plan);
+    BOOST_TEST(contains(text, "  offloaded to the host's memory:\n") == (places.gradients == &spaces::host), text);
+    BOOST_TEST(contains(text, "  in a file on the disk of the node:\n") == (places.optimizer == &planned_on_disk), text);
+    return memory_account(options, model, planned, {2, 1}, {.nodes = 1, .ranks_per_node = 2}, {});
+  };
+  const Space *const host = &spaces::host, *const disk = &planned_on_disk;
+  const MemoryAccount at_hand = account({}), on_host = account({host, host, host}), on_disk = account({disk, disk, host});
+  BOOST_TEST(at_hand.on_disk + on_host.on_disk + at_hand.offloaded == 0u);
+  BOOST_TEST(on_host.offloaded > 0u);
+  BOOST_TEST(on_disk.offloaded > 0u);
+  BOOST_TEST(on_disk.on_disk > on_disk.offloaded);  // parameters and two moments, and one gradient
+  BOOST_TEST(on_disk.offloaded + on_disk.on_disk == on_host.offloaded);
+  BOOST_TEST(on_disk.total() == on_host.total());
+  BOOST_TEST(on_disk.on_host() == on_host.on_host() - on_disk.on_disk);
 }
 
 namespace {

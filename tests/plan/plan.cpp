@@ -11,6 +11,7 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "nn/transformer.hpp"
+#include "plan/build/derive.hpp"
 #include "plan/check/plan_check.hpp"
 #include "plan/forget.hpp"
 #include "plan/kind.hpp"
@@ -18,6 +19,7 @@
 #include "support/places.hpp"
 
 using namespace fsdp;
+using test::offloaded;
 
 namespace {
 
@@ -754,6 +756,161 @@ BOOST_AUTO_TEST_CASE(what_is_kept_on_the_host_is_proved) {
         "does not wait for");
   check(
       "full", [](Plan& p) { p.spaces.back().bytes -= 64; }, "beyond the end of its space");
+}
+
+namespace {
+
+/// Calls check(plan, row, type, micro-batches, what) for plans whose state is offloaded.
+template <class Check>
+void each_offloaded_plan(const Check& check) {
+  for (const Placement& row : placements())
+    for (const Optimizer* const optimizer : {&adamw_optimizer(), &adafactor_optimizer(), &muon_optimizer()})
+      for (const std::size_t micro_batches : {1u, 3u})
+        for (const UnitTypes& types : {UnitTypes{}, kept_in_bf16})
+          for (const WrapPolicy& wrap : {WrapPolicy{}, {.kind = WrapPolicy::Kind::size, .min_num_params = 300}})
+            for (const bool more : {false, true}) {
+              PlanOptions options = {.micro_batches = micro_batches,
+                                     .checkpoint_activations = more,
+                                     .accumulate_unsharded = more,
+                                     .places = offloaded(true, true),
+                                     .offload_activations = more};
+              if (more && micro_batches == 3) options.places = {.optimizer = &spaces::host};
+              Built b = build(row.name.data(), 5, 4, options, wrap, {}, *optimizer, types);
+              BOOST_TEST_CONTEXT(row.name << ", " << optimizer->name << ", " << micro_batches << " micro-batches, kept in "
+                                          << name_of(types.master) << (more ? ", with more" : ""))
+              check(b, row, types.parameter, micro_batches);
+            }
+}
+
+bool is_transfer(const Operation& op) { return op.kind == &kinds::load || op.kind == &kinds::unload; }
+
+/// Returns the last operation before operation `i` that is not a transfer; -1: none.
+int operation_before(const std::vector<Operation>& list, std::size_t i) {
+  int before = static_cast<int>(i) - 1;
+  while (before >= 0 && is_transfer(list[static_cast<std::size_t>(before)])) --before;
+  return before;
+}
+
+bool uses_slot(const Operation& op, const Operation& transfer, bool changes) {
+  for (std::size_t k = 0; k < op.operands.size(); ++k)
+    if (op.operands[k].place.buffer == transfer.at(OperandName::slot).buffer && (!changes || writes(effect_on(op, k))))
+      return true;
+  return false;
+}
+
+/// Moves operation `from` to place `to`, and derives the waits again.
+void move_operation(std::vector<Operation>& list, std::size_t from, std::size_t to, std::size_t buffers) {
+  Operation moved = std::move(list[from]);
+  list.erase(list.begin() + static_cast<std::ptrdiff_t>(from));
+  const std::size_t neighbour = std::min(to, list.size() - 1);
+  moved.micro_batch = list[neighbour].micro_batch;
+  list.insert(list.begin() + static_cast<std::ptrdiff_t>(to), std::move(moved));
+  for (Operation& op : list) op.waits.clear(), op.awaited = false;
+  derive_waits(list, buffers);
+}
+
+}  // namespace
+
+// A content is unloaded after its last change. It is loaded after the last use of its slot by another one, or with a content
+// that is needed before it.
+BOOST_AUTO_TEST_CASE(transfers_are_early) {
+  std::size_t loads = 0, first_loads = 0, unloads = 0;
+  each_offloaded_plan([&](Built& b, const Placement&, DType, std::size_t) {
+    for (const auto* list : {&b.plan.update, &b.plan.evaluation, &b.plan.publish})
+      for (std::size_t i = 0; i < list->size(); ++i) {
+        const Operation& op = (*list)[i];
+        if (!is_transfer(op)) continue;
+        const int before = operation_before(*list, i);
+        if (op.kind == &kinds::unload) {
+          BOOST_TEST_REQUIRE(before >= 0);
+          BOOST_TEST(uses_slot((*list)[static_cast<std::size_t>(before)], op, true), "unload " << i << " is late");
+          ++unloads;
+          continue;
+        }
+        ++loads;
+        if (before < 0 || (*list)[i - 1].kind == &kinds::load) continue;  // at the beginning, or after another load
+        BOOST_TEST(uses_slot((*list)[static_cast<std::size_t>(before)], op, false), "load " << i << " is late");
+        ++first_loads;
+      }
+  });
+  BOOST_TEST(loads > 5000u);
+  BOOST_TEST(first_loads > 2000u);
+  BOOST_TEST(unloads > 3000u);
+}
+
+// A load or unload at another place of the list is refused: a load before the last use of its slot, or after the first use of
+// the content; an unload before the last change, or after the slot has another content.
+BOOST_AUTO_TEST_CASE(transfers_elsewhere_in_the_list_are_refused) {
+  std::size_t moved = 0, transfers = 0;
+  each_offloaded_plan([&](Built& b, const Placement& row, DType type, std::size_t micro_batches) {
+    const auto refused_at = [&](std::vector<Operation>& list, std::size_t from, std::size_t to) {
+      const std::vector<Operation> right = list;
+      move_operation(list, from, to, b.plan.buffers.size());
+      const bool refused = refuses(b, row, type, micro_batches);
+      list = right;
+      ++moved;
+      return refused;
+    };
+    std::vector<Operation>& list = b.plan.update;
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const Operation op = list[i];
+      if (!is_transfer(op) || ++transfers % 61 != 0) continue;
+      const auto touches = [&](std::size_t k, bool changes) {
+        return !is_transfer(list[k]) && std::any_of(list[k].operands.begin(), list[k].operands.end(), [&](const Operand& x) {
+          const Location& slot = op.at(OperandName::slot);
+          const std::size_t n = b.plan.buffers[static_cast<std::size_t>(op.at(OperandName::stored).buffer)].bytes;
+          return x.place.buffer == slot.buffer && slot.offset <= x.place.offset && x.place.offset < slot.offset + n &&
+                 (!changes || uses_slot(list[k], op, true));
+        });
+      };
+      std::size_t next = i + 1;
+      while (next < list.size() && !touches(next, false)) ++next;
+      int last = static_cast<int>(i) - 1;
+      while (last >= 0 && !touches(static_cast<std::size_t>(last), op.kind == &kinds::unload)) --last;
+      if (op.kind == &kinds::load) {
+        BOOST_TEST(refused_at(list, i, next), "load " << i << " after operation " << next);
+        if (last >= 0) BOOST_TEST(refused_at(list, i, static_cast<std::size_t>(last)), "load " << i << " before " << last);
+      } else {
+        BOOST_TEST_REQUIRE(last >= 0);
+        BOOST_TEST(refused_at(list, i, static_cast<std::size_t>(last)), "unload " << i << " before " << last);
+      }
+    }
+  });
+  BOOST_TEST(moved > 400u);
+}
+
+// Buffers in another space, with another slot or of another owner are refused.
+BOOST_AUTO_TEST_CASE(buffers_elsewhere_are_refused) {
+  std::size_t changed = 0, buffers = 0;
+  each_offloaded_plan([&](Built& b, const Placement& row, DType type, std::size_t micro_batches) {
+    std::set<BufferId> moved;  // by the update
+    for (const Operation& op : b.plan.update)
+      if (is_transfer(op)) moved.insert(op.at(OperandName::stored).buffer);
+    for (const BufferId id : moved) {
+      if (++buffers % 29 != 0) continue;
+      PlanBuffer& buffer = b.plan.buffers[static_cast<std::size_t>(id)];
+      const PlanBuffer right = buffer;
+      const auto check = [&](const char* what, const auto& worsen) {
+        worsen();
+        BOOST_TEST(refuses(b, row, type, micro_batches), right.name << ": " << what);
+        buffer = right;
+        ++changed;
+      };
+      check("in the memory of the device", [&] { buffer.space = &spaces::device; });
+      check("in a slot", [&] { buffer.space = &spaces::slots; });
+      check("not offloaded", [&] { buffer.slot = {}; });
+      check("in a slot of another", [&] {
+        for (const PlanBuffer& other : b.plan.buffers)
+          if (other.slot.buffer >= 0 && other.slot != right.slot) buffer.slot = other.slot;
+      });
+      check("of another owner", [&] {
+        if (right.owner.unit >= 0) buffer.owner.unit = (right.owner.unit + 1) % static_cast<int>(b.layout.units().size());
+        if (right.owner.stage >= 0) buffer.owner.stage = right.owner.stage % 5 + 1;
+      });
+      check("of a unit and a stage", [&] { (right.owner.unit >= 0 ? buffer.owner.stage : buffer.owner.unit) = 1; });
+    }
+  });
+  BOOST_TEST(changed > 1000u);
 }
 
 // With offloading a device has slots for a few units, for any number of units.

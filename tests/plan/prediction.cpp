@@ -9,6 +9,7 @@
 #include "nn/transformer.hpp"
 #include "options/model_options.hpp"
 #include "plan/prediction.hpp"
+#include "support/places.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
@@ -16,12 +17,12 @@ using namespace fsdp::test;
 namespace {
 
 StepPrediction predict(const PlanTableOptions& options, const char* strategy, const GpuFigures& gpu,
-                       const Efficiency& efficiency = {1, 1, 1, 1, 1}) {
+                       const Efficiency& efficiency = {1, 1, 1, 1, 1}, const DiskRates& disk = {}) {
   ShardingOptions sharding = options.train.sharding;
   sharding.strategy = strategy;
   const Transformer model(named_config(options.train, nullptr), cuda_traits());
   return predict_update(model, sharding, mesh_shape(find_placement(strategy), options.cluster.ranks(), 2), options.cluster, gpu,
-                        efficiency);
+                        disk, efficiency);
 }
 
 bool near(double found, double expected) { return std::abs(found - expected) <= 1e-9 * std::abs(expected); }
@@ -146,4 +147,35 @@ BOOST_AUTO_TEST_CASE(offloaded_states_move) {
   const double loaded = 2. * root + 4 * in_bf16 + 4. * block + in_bf16 + 3 * 4. * all,
                unloaded = 4. * all + 2. * root + blocks * in_bf16 + 3 * 4. * all;
   BOOST_TEST(near(moved.offload, (loaded + unloaded) / 2), moved.offload);
+}
+
+// A disk is slower than the link to the host. The ranks of a node share it, and it reads and writes at the same time.
+BOOST_AUTO_TEST_CASE(state_in_a_file_is_priced_by_the_disk) {
+  for (const char* updates : {"1", "2", "5"}) {
+    PlanTableOptions options = small("1", "1", {"--bf16", "--update-freq", updates, "--device", "cuda"});
+    const auto with = [&](const StatePlaces& places, double read, double write) {
+      options.train.sharding.plan.places = places;
+      return predict(options, "full", offloads, {1, 1, 1, 1, 1}, {read, write});
+    };
+    const Space *const disk = &planned_on_disk, *const host = &spaces::host;
+    const StepPrediction on_host = with({host, host, host}, 0, 0), same = with({disk, disk, host}, 2, 2);
+    BOOST_TEST(on_host.disk == 0);
+    BOOST_TEST(near(same.offload + same.disk, on_host.offload), same.disk);  // the rate of the link
+    BOOST_TEST(near(with({disk, disk, host}, 9, 9).disk, same.disk));        // which is the bound
+    const DiskTraffic moved = [&] {
+      return disk_traffic(
+          plan_sharding(Transformer(named_config(options.train, nullptr), cuda_traits()), options.train.sharding, {1, 1}).plan);
+    }();
+    const StepPrediction slow = with({disk, disk, host}, 0.5, 0.25);
+    const double read = static_cast<double>(moved.read) / 0.5, written = static_cast<double>(moved.written) / 0.25;
+    BOOST_TEST(near(slow.disk, read + written), slow.disk);
+    BOOST_TEST(slow.total >= std::max(read, written));
+    BOOST_TEST(slow.total < read + written);
+    options.cluster.ranks_per_node = 2;
+    options.train.sharding.plan.places = {disk, disk, host};
+    const StepPrediction two = predict(options, "none", offloads, {1, 1, 1, 1, 1}, {1, 0.5});
+    options.cluster.ranks_per_node = 1;
+    BOOST_TEST(near(two.disk, predict(options, "none", offloads, {1, 1, 1, 1, 1}, {0.5, 0.25}).disk), two.disk);
+    BOOST_CHECK_THROW(with({disk, disk, host}, 0, 0), InternalError);
+  }
 }

@@ -129,3 +129,13 @@ BOOST_AUTO_TEST_CASE(groups_by_nodes_send_what_is_predicted) {
     });
   }
 }
+
+BOOST_AUTO_TEST_CASE(the_traffic_of_a_disk_is_described) {
+  BOOST_TEST(describe_disk_traffic({48'200'000'000, 48'200'000'000}, 2, "this node") ==
+             "an update reads 96.4 GB from and writes 96.4 GB to the disk of this node; a drive rated for 600 TB written lasts "
+             "6,200 updates");
+  BOOST_TEST(describe_disk_traffic({12'000, 0}, 1, "a node") ==
+             "an update reads 12 kB from and writes 0 kB to the disk of a node");
+  BOOST_TEST(describe_disk_traffic({1, 600'000}, 1, "a node").ends_with("lasts 1,000,000,000 updates"));
+  BOOST_TEST(describe_disk_traffic({1, 250'000'000'000'000}, 1, "a node").ends_with("written lasts 2 updates"));
+}

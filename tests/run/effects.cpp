@@ -15,38 +15,43 @@ namespace {
 class Memory {
  public:
   Memory(const Plan& plan, const std::vector<std::unique_ptr<Storage>>& memory) : plan_(plan) {
-    for (std::size_t i = 0; i < memory.size(); ++i) parts_.emplace_back(memory[i]->address(), plan.spaces[i].bytes);
+    for (std::size_t i = 0; i < memory.size(); ++i) parts_.push_back({memory[i].get(), plan.spaces[i].bytes});
   }
 
   std::vector<std::byte> copy() const {
-    std::vector<std::byte> all;
-    for (const auto& part : parts_) all.insert(all.end(), part.begin(), part.end());
+    std::vector<std::byte> all(size());
+    std::size_t begin = 0;
+    for (const Part& part : parts_)
+      part.storage->read(*stream_, 0, all.data() + std::exchange(begin, begin + part.bytes), part.bytes);
     return all;
   }
   void assign(const std::vector<std::byte>& all) const {
     std::size_t begin = 0;
-    for (const auto& part : parts_) {
-      std::copy_n(all.data() + begin, part.size(), part.data());
-      begin += part.size();
-    }
+    for (const Part& part : parts_)
+      part.storage->write(*stream_, 0, all.data() + std::exchange(begin, begin + part.bytes), part.bytes);
   }
   std::size_t size() const {
     std::size_t bytes = 0;
-    for (const auto& part : parts_) bytes += part.size();
+    for (const Part& part : parts_) bytes += part.bytes;
     return bytes;
   }
   /// Marks `n` bytes of a buffer, or the whole buffer if `n` is 0.
   void mark(std::string& bytes, char with, BufferId id, std::size_t offset, std::size_t n) const {
     const PlanBuffer& buffer = plan_.buffers[static_cast<std::size_t>(id)];
     std::size_t begin = buffer.offset;
-    for (std::size_t i = 0; plan_.spaces[i].space != buffer.space; ++i) begin += parts_[i].size();
+    for (std::size_t i = 0; plan_.spaces[i].space != buffer.space; ++i) begin += parts_[i].bytes;
     n = n == 0 ? buffer.bytes : n;
     bytes.replace(begin + offset, n, n, with);
   }
 
  private:
+  struct Part {
+    Storage* storage;
+    std::size_t bytes;
+  };
   const Plan& plan_;
-  std::vector<std::span<std::byte>> parts_;
+  std::vector<Part> parts_;
+  const std::shared_ptr<Stream> stream_ = make_host_stream();
 };
 
 /// Calls body(begin, n) for each run of `mark` in `bytes`.

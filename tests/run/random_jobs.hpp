@@ -231,6 +231,10 @@ inline std::vector<std::string> random_patterns(Dice& dice, const TransformerCon
   return {};
 }
 
+inline std::string text_of(const Space* place, const Space* other) {
+  return place ? std::string(place->name) + (other ? format(" and {}", other->name) : "") : "false";
+}
+
 inline std::string describe(const Job& j, std::uint64_t seed, std::uint64_t number) {
   const PlanOptions& p = j.sharding.plan;
   return format(
@@ -247,8 +251,39 @@ inline std::string describe(const Job& j, std::uint64_t seed, std::uint64_t numb
       fmt::join(j.sharding.patterns.freeze, ","), fmt::join(j.sharding.patterns.train_only, ","),
       fmt::join(j.sharding.patterns.ignore, ","), j.dropout, j.sharding.optimizer.kind->name,
       name_of(j.sharding.optimizer.state_type), name_of(j.sharding.types.parameter), name_of(j.sharding.types.reduce),
-      name_of(j.sharding.types.master), name_of(j.sharding.types.gradient), p.places.optimizer != nullptr,
-      p.places.parameters != nullptr, p.documents, p.average_weights, j.loss_terms.label_smoothing, j.neftune_alpha);
+      name_of(j.sharding.types.master), name_of(j.sharding.types.gradient), text_of(p.places.optimizer, p.places.gradients),
+      text_of(p.places.parameters, nullptr), p.documents, p.average_weights, j.loss_terms.label_smoothing, j.neftune_alpha);
+}
+
+/// A place without an address, as in a user's program. Copies go through memory of the host.
+inline const Space& space_of_a_user() {
+  class Copies final : public Storage {
+   public:
+    explicit Copies(Buffer memory) : memory_(std::move(memory)) {}
+    void read(Stream& stream, std::size_t begin, void* to, std::size_t bytes) override {
+      memory_.read(stream, begin, to, bytes);
+    }
+    void write(Stream& stream, std::size_t begin, const void* from, std::size_t bytes) override {
+      memory_.write(stream, begin, from, bytes);
+    }
+
+   private:
+    MemoryStorage memory_;
+  };
+  static const Space space = {
+      .name = "a user's", .tier = Tier::disk, .collective = false, .open = [](const Means& means, std::size_t bytes) {
+        return std::unique_ptr<Storage>(new Copies(means.device.allocate_staging(bytes)));
+      }};
+  return space;
+}
+
+/// Returns random places for the state that a job offloads.
+inline StatePlaces random_places(std::uint64_t seed, bool optimizer, bool parameters) {
+  Dice dice(seed);
+  const auto any = [&] { return dice.one_of({&spaces::host, &space_of_a_user()}); };
+  if (parameters) return {any(), any(), any()};
+  if (!optimizer) return {};
+  return dice.once_in(3) ? StatePlaces{.optimizer = any()} : StatePlaces{.optimizer = any(), .gradients = any()};
 }
 
 /// Returns a random optimizer with small momenta, so that rounding errors do not grow in three updates.
@@ -297,7 +332,7 @@ inline Job random_job(std::uint64_t seed, std::uint64_t number) {
   if (dice.once_in(3)) s.types.gradient = DType::bf16;
   if (s.types.parameter != DType::f32 || s.types.reduce != DType::f32 || s.types.gradient != DType::f32) job.updates = 1;
   const bool optimizer = dice.once_in(3), parameters = dice.once_in(4);
-  s.plan.places = offloaded(optimizer, parameters);
+  s.plan.places = random_places(seed * 1000003 + number, optimizer, parameters);
   s.plan.documents = dice.once_in(4);
   s.plan.average_weights = dice.once_in(4);
   if (dice.once_in(4)) job.loss_terms = {.label_smoothing = 0.1f, .z_loss = 1e-3f};

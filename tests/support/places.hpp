@@ -5,6 +5,9 @@
 
 namespace fsdp::test {
 
+/// A place of plans that do not run: a file on a disk.
+inline const Space planned_on_disk = {.name = "disk", .tier = Tier::disk, .collective = false, .open = nullptr};
+
 /// The optimizer's state and the gradients are in `space` if `optimizer` or `parameters`; the parameters are there, too, if
 /// `parameters`.
 inline StatePlaces offloaded(bool optimizer, bool parameters, const Space* space = &spaces::host) {

@@ -2,6 +2,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include "comm/threads/threads.hpp"
+#include "support/messages.hpp"
 #include "train/setup.hpp"
 
 using namespace fsdp;
@@ -24,4 +25,32 @@ BOOST_AUTO_TEST_CASE(a_dry_run_makes_no_device) {
       BOOST_TEST(!machine.device);
       BOOST_TEST((memory.device == DeviceKind::cuda) == (device == DeviceChoice::cuda));
     });
+}
+
+// The ranks of a node share its disk. A folder that has too little room, or does not exist, is refused on all ranks.
+BOOST_AUTO_TEST_CASE(files_must_fit_the_disk) {
+  const auto refusal = [](std::size_t of_rank, const std::filesystem::path& folder) {
+    std::vector<std::string> messages(2);
+    run_ranks(2, [&](Communicator& world) {
+      TrainOptions options;
+      options.dry_run = true;
+      const Machine machine = find_machine(options, world);
+      Metrics log({}, 1, false);
+      MemoryAccount memory;
+      memory.on_disk = of_rank;
+      try {
+        require_disk({options, world, log}, machine, memory, folder);
+      } catch (const UserError& error) {
+        messages[static_cast<std::size_t>(world.rank())] = error.what();
+      }
+    });
+    BOOST_TEST(messages[0] == messages[1]);
+    return messages[0];
+  };
+  const std::filesystem::path here = std::filesystem::temp_directory_path();
+  const std::size_t free = std::filesystem::space(here).available;
+  BOOST_TEST(refusal(1, here) == "");
+  BOOST_TEST(refusal(0, here / "no such folder") == "");  // no state is in a file
+  CHECK_CONTAINS(refusal(free / 2 + free / 8, here), "there is too little room in");
+  CHECK_CONTAINS(refusal(1, here / "no such folder"), "give --nvme-path a folder on a local disk");
 }

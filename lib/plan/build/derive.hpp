@@ -9,8 +9,9 @@ namespace fsdp {
 /// An offloaded buffer is kept in another space, such as the host's memory. The builder marks offloaded buffers
 /// (PlanBuffer::slot) and writes its lists as if all buffers were on the device. add_loads() changes all lists of the plan: it
 /// replaces operands in offloaded buffers by places in their slots, and inserts loads and unloads. A buffer stays loaded from
-/// the first operation that uses it to the last one before another owner takes its slot. When a list begins or ends, no buffer
-/// is loaded.
+/// the first operation that uses it to the last one before another owner takes its slot. It is loaded as soon as the slot is
+/// free and all contents that are needed before it are loaded, and unloaded after the last operation of its stay that changes
+/// it. When a list begins or ends, no buffer is loaded.
 void add_loads(Plan& plan);
 /// Fills `waits` of each operation.
 void derive_waits(std::vector<Operation>& list, std::size_t buffers);

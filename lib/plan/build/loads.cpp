@@ -16,7 +16,8 @@ namespace {
 struct Stay {
   BufferId buffer;
   std::size_t first, last;
-  bool loads;                                   // the first operation of the range needs the content on the host
+  bool loads;                                   // the first operation of the range needs the content at rest
+  std::size_t free;                             // from this operation on, no other buffer uses the slot
   std::optional<std::size_t> last_change = {};  // the last operation of the range that changes the content
 };
 
@@ -27,33 +28,41 @@ class Loader {
   /// Returns the list with loads and unloads. `ends` point to section ends in the old list; they are updated to the new list.
   std::vector<Operation> rewrite(const std::vector<Operation>& list, std::initializer_list<std::size_t*> ends) {
     find_stays(list);
-    std::vector<std::vector<BufferId>> before(list.size()), after(list.size());
-    std::set<BufferId> needed;  // buffers whose content on the host a later stay needs
+    // unload[i]: the buffers that are unloaded after operation i. A content is complete after its last change; later operations
+    // of the stay only read it.
+    std::vector<std::vector<BufferId>> load(list.size()), unload(list.size());
+    std::set<BufferId> needed;  // buffers whose content at rest a later stay needs
     for (auto stay = stays_.rbegin(); stay != stays_.rend(); ++stay) {
       // Unreduced gradients and activations are not read after the list, so they are unloaded only if a later stay needs them.
       // Reduced gradients are unloaded, although the optimizer only reads them: Executor::gradients() and norms by group read
-      // them from the host.
+      // them at rest.
       const BufferRole role = buffer(stay->buffer).role;
       const bool is_state = role != BufferRole::unreduced_gradients && role != BufferRole::activations;
       if (stay->last_change && (is_state || needed.contains(stay->buffer))) {
-        // The input of a block is unloaded while the block reads it.
-        auto& here = after[role == BufferRole::activations ? *stay->last_change : stay->last];
+        auto& here = unload[*stay->last_change];
         here.insert(here.begin(), stay->buffer);
       }
-      if (stay->loads) before[stay->first].insert(before[stay->first].begin(), stay->buffer);
       if (stay->loads)
         needed.insert(stay->buffer);
       else
         needed.erase(stay->buffer);
     }
+    // load[i]: the buffers that are loaded before operation i. Each is loaded once its slot is free. Loads are in the order in
+    // which their contents are needed, so that no load delays one that is needed earlier.
+    std::size_t place = 0;
+    for (const Stay& stay : stays_)
+      if (stay.loads) {
+        place = std::max(place, stay.free);
+        load[place].push_back(stay.buffer);
+      }
     std::vector<Operation> all;
     std::vector<std::size_t> begins;  // of each operation, in the new list
     for (std::size_t i = 0; i < list.size(); ++i) {
       begins.push_back(all.size());
-      for (const BufferId id : before[i]) all.push_back(transfer(kinds::load, StreamId::load, id, list[i].micro_batch));
+      for (const BufferId id : load[i]) all.push_back(transfer(kinds::load, StreamId::load, id, list[i].micro_batch));
       Operation& op = all.emplace_back(list[i]);
       for (Operand& operand : op.operands) operand.place = plan_.at_work(operand.place);
-      for (const BufferId id : after[i]) all.push_back(transfer(kinds::unload, StreamId::unload, id, list[i].micro_batch));
+      for (const BufferId id : unload[i]) all.push_back(transfer(kinds::unload, StreamId::unload, id, list[i].micro_batch));
     }
     begins.push_back(all.size());
     for (std::size_t* end : ends) *end = begins[*end];
@@ -64,7 +73,7 @@ class Loader {
   const PlanBuffer& buffer(BufferId id) const { return at(plan_.buffers, id); }
 
   void find_stays(const std::vector<Operation>& list) {
-    stays_.clear(), loaded_.clear(), contributed_.clear();
+    stays_.clear(), loaded_.clear(), free_.clear(), contributed_.clear();
     for (std::size_t i = 0; i < list.size(); ++i)
       for (const bool written : {false, true})
         for (std::size_t k = 0; k < list[i].operands.size(); ++k) {
@@ -85,9 +94,14 @@ class Loader {
       stays_[*mine].last = i;
       return stays_[*mine];
     }
-    std::erase_if(here, [&](std::size_t s) { return overlap(buffer(stays_[s].buffer), buffer(id)); });
+    std::size_t& free = free_[buffer(id).slot.buffer];
+    std::erase_if(here, [&](std::size_t s) {
+      if (!overlap(buffer(stays_[s].buffer), buffer(id))) return false;
+      free = std::max(free, stays_[s].last + 1);
+      return true;
+    });
     here.push_back(stays_.size());
-    return stays_.emplace_back(Stay{id, i, i, needs_what_is_kept});
+    return stays_.emplace_back(Stay{id, i, i, needs_what_is_kept, free});
   }
 
   static bool overlap(const PlanBuffer& x, const PlanBuffer& y) {
@@ -120,6 +134,7 @@ class Loader {
   const Plan& plan_;
   std::vector<Stay> stays_;                              // in order of their first operations
   std::map<BufferId, std::vector<std::size_t>> loaded_;  // by the buffer of their slots: stays that have not ended
+  std::map<BufferId, std::size_t> free_;                 // by the same: the operation after all stays that have ended
   std::map<BufferId, int> contributed_;                  // the last micro-batch (from 1) with a contribution to the buffer
 };
 
