@@ -83,7 +83,8 @@ struct StreamFailed : std::exception {
 ///
 /// There are three kinds of streams. An inline stream, the default on a CPU, does the work before submit() returns. A queueing
 /// stream (QueueStream) has a thread that does the work later. A CUDA stream calls the work before submit() returns, but the
-/// kernels that the work launches run later. Code outside this folder does not depend on the kind.
+/// kernels that the work launches run later. Code outside this folder does not depend on the kind, and streams of different
+/// kinds can wait for each other.
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -95,8 +96,12 @@ class Stream {
   /// Returns an event that is reached when all work submitted so far is done.
   virtual Event record() = 0;
   /// Makes all later work wait for the event, which may belong to this stream or another one. An inline stream blocks the
-  /// caller. Throws StreamFailed if the event can no longer be reached.
+  /// caller, and so does a CUDA stream if the event belongs to a queueing stream. Throws StreamFailed if the event can no
+  /// longer be reached.
   virtual void wait(Event event) = 0;
+  /// Returns true if event `number` of this stream is reached. Throws StreamFailed if it can no longer be reached. Any thread
+  /// may call this. All events of an inline stream are reached.
+  virtual bool reached(std::uint64_t /*number*/) { return true; }
   /// Returns when all submitted work is done. If work has thrown an exception, rethrows it; the stream can then be used again.
   virtual void synchronize() = 0;
   /// Drops work that has not begun; waits for that work throw StreamFailed. Work that has begun continues.

@@ -3,11 +3,17 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 
 #include "device/device.hpp"
 
 namespace fsdp {
+
+/// The bytes that were read from a disk and written to it.
+struct DiskTraffic {
+  std::uint64_t read = 0, written = 0;
+};
 
 /// Bytes that are zero at first. The functions that copy are called from work of `stream`, and copy to or from memory of the
 /// device or the host. Two streams may copy different bytes at the same time. If a file fails, they throw RunErrors that name
@@ -20,6 +26,7 @@ class Storage {
   /// Copy `bytes` bytes of the storage, from byte `begin` on.
   virtual void read(Stream& stream, std::size_t begin, void* to, std::size_t bytes) = 0;
   virtual void write(Stream& stream, std::size_t begin, const void* from, std::size_t bytes) = 0;
+  virtual DiskTraffic disk_traffic() const { return {}; }
 };
 
 class MemoryStorage final : public Storage {

@@ -58,9 +58,14 @@ Executor::Executor(const Model& model, const Layout& layout, const Plan& plan, B
     }
     facts_.parts.push_back(parts_of_unit(layout_, u, mesh.shard().rank(), settings));
   }
+  const bool has_disk =
+      std::any_of(plan_.spaces.begin(), plan_.spaces.end(), [](const SpaceUse& use) { return use.space->tier == Tier::disk; });
   for (std::size_t i = 0; i < streams().size(); ++i) {
     const auto id = static_cast<StreamId>(i);
-    auto& s = streams_[i] = device.make_stream(id == StreamId::compute ? StreamUse::compute : StreamUse::communication);
+    const bool uses_disk = has_disk && (id == StreamId::load || id == StreamId::unload);
+    auto& s = streams_[i] = device.make_stream(uses_disk                 ? StreamUse::storage
+                                               : id == StreamId::compute ? StreamUse::compute
+                                                                         : StreamUse::communication);
     if (s->is_asynchronous() && is_host(s->kind())) {  // a stream with a thread has its own OpenMP thread count
       const int threads = id == StreamId::compute ? kernels::threads() : 1;
       on_stream(stream(id), [threads] { kernels::set_threads(threads); });
@@ -92,7 +97,17 @@ ShardState Executor::owned(std::string name, const std::vector<Location>& places
 MemoryView Executor::view_of(const Location& place, std::size_t bytes, StreamId id) {
   Storage& storage = facts_.storage_of(place);
   const bool on_device = plan_.buffers[static_cast<std::size_t>(place.buffer)].space->tier == Tier::device;
+  if (!storage.address()) id = StreamId::load;  // files are read and written by streams of StreamUse::storage
   return {storage, facts_.begin_of(place), bytes, on_device || !storage.address() ? &stream(id) : nullptr};
+}
+
+DiskTraffic Executor::disk_traffic() const {
+  DiskTraffic all;
+  for (const auto& storage : storages_) {
+    const DiskTraffic one = storage->disk_traffic();
+    all.read += one.read, all.written += one.written;
+  }
+  return all;
 }
 
 ShardState Executor::parameters() { return owned(parameters_state, plan_.master, &UnitTypes::master); }

@@ -54,6 +54,7 @@ using BatchReader = std::function<void(std::size_t index, std::int32_t* inputs, 
 struct ExecutorOptions {
   std::filesystem::path gemm_algorithms = {};  // see use_gemm_algorithms(); empty: no file
   DType table_type = DType::f32;               // rotary tables are rounded to this type
+  std::filesystem::path nvme_path = {};        // the folder for the file of spaces::nvme
 };
 
 class Executor {
@@ -143,6 +144,8 @@ class Executor {
 
   /// The measured peak of device memory in use.
   std::size_t peak_bytes() const { return peak_bytes_; }
+  /// The bytes that this rank has read from and written to its files so far. All streams must be idle.
+  DiskTraffic disk_traffic() const;
   /// The times since the last reset_times().
   const WorkTimes& times() const { return clock_.times(); }
   /// Returns true if times() is known. On a GPU an observer must need the times of the update.

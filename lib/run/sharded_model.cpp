@@ -114,7 +114,7 @@ Executor& ShardedModel::allocate(Device& device, ExecutorOptions options, const 
   expect(device.kind() == model_->device().kind, "the device is of the kind that the plan was made for");
   std::vector<std::unique_ptr<Storage>> memory;
   const auto open = [&](bool collective) {
-    open_spaces(plan().spaces, {device, mesh_.data_along(GroupAxis::shard)}, collective, memory);
+    open_spaces(plan().spaces, {device, mesh_.data_along(GroupAxis::shard), options.nvme_path}, collective, memory);
   };
   agree(world_, [&] {
     check_gemm_algorithms(options.gemm_algorithms, device.kind());

@@ -1,5 +1,6 @@
 // The library's spaces: where a plan's buffers are allocated.
 #include "base/error.hpp"
+#include "device/file_storage.hpp"
 #include "plan/plan.hpp"
 
 namespace fsdp {
@@ -36,6 +37,13 @@ constinit const Space host = {
     .name = "host", .tier = Tier::host, .collective = false, .open = [](const Means& means, std::size_t bytes) {
       return storage_of(means.device.allocate_staging(bytes), bytes);
     }};
+
+constinit const Space nvme = {
+    .name = "nvme",
+    .tier = Tier::disk,
+    .collective = false,
+    .open = [](const Means& means, std::size_t bytes) { return make_file_storage(means.folder, bytes, means.device); },
+    .alignment = tile_bytes};
 
 }  // namespace spaces
 

@@ -39,6 +39,7 @@ class CpuDevice final : public Device {
   Buffer allocate(std::size_t bytes) override { return allocate_host(bytes); }
 
   std::shared_ptr<Stream> make_stream(StreamUse use) override {
+    if (use == StreamUse::storage) return std::make_shared<QueueStream>("fsdp-storage");
     if (use == StreamUse::compute || !options_.communication_thread) return std::make_shared<CpuStream>();
     std::shared_ptr<Stream> one = communication_.lock();
     if (!one) communication_ = one = std::make_shared<QueueStream>("fsdp-comm");

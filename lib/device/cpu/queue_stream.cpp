@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <chrono>
 #include <utility>
 
 #include "base/error.hpp"
@@ -40,11 +41,15 @@ void QueueStream::block_until_done(std::uint64_t number) {
     done_.wait(done, std::memory_order_acquire);
 }
 
+bool QueueStream::reached(std::uint64_t number) {
+  const bool is_done = done_.load(std::memory_order_acquire) >= number;
+  if (is_done && cancelled_.load(std::memory_order_acquire)) throw StreamFailed();
+  return is_done;
+}
+
 void block_until(Event event) {
-  auto* const stream = dynamic_cast<QueueStream*>(event.stream);
-  if (!stream) return expect(is_host(event.stream->kind()), "streams of the CPU wait for each other");
-  stream->block_until_done(event.number);
-  if (stream->cancelled_.load(std::memory_order_acquire)) throw StreamFailed();
+  if (auto* const stream = dynamic_cast<QueueStream*>(event.stream)) stream->block_until_done(event.number);
+  expect(event.stream->reached(event.number), "a stream of the CPU has reached the event");
 }
 
 void QueueStream::synchronize() {
@@ -59,7 +64,11 @@ void QueueStream::cancel() noexcept { cancelled_.store(true, std::memory_order_r
 void QueueStream::handle(const Entry& entry) {
   if (entry.event.stream) {
     const Timer timer;
-    block_until(entry.event);
+    if (is_host(entry.event.stream->kind())) block_until(entry.event);
+    while (!entry.event.stream->reached(entry.event.number)) {  // a GPU's stream, which cannot wake this thread
+      if (cancelled_.load(std::memory_order_acquire)) throw StreamFailed();
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
     waited_s += timer.seconds();
     return;
   }

@@ -16,6 +16,8 @@ namespace fsdp {
 struct QueueStreamHooks {
   std::function<void()> at_start = {};     // called once, on the thread
   std::function<void()> before_work = {};  // called on the thread before each piece of work
+  // Called on the thread by copy(). It returns when the bytes are copied. Empty: memory of the host.
+  std::function<void(void* to, const void* from, std::size_t bytes)> copy = {};
 };
 
 class QueueStream final : public Stream {
@@ -31,9 +33,13 @@ class QueueStream final : public Stream {
   void submit(Work work) override { enqueue({work, {}}); }
   Event record() override { return {this, given_.load(std::memory_order_relaxed)}; }
   void wait(Event event) override;
+  bool reached(std::uint64_t number) override;
   void synchronize() override;
   void cancel() noexcept override;
   bool is_asynchronous() const override { return true; }
+  void copy(void* to, const void* from, std::size_t bytes) override {
+    hooks_.copy ? hooks_.copy(to, from, bytes) : Stream::copy(to, from, bytes);
+  }
 
   static constexpr std::uint64_t capacity = 1024;
 

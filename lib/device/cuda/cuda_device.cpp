@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "device/cpu/queue_stream.hpp"
 #include "device/traits.hpp"
 
 namespace fsdp {
@@ -64,6 +65,7 @@ Event CudaStream::record() {
   if (index == events_.size()) {
     cudaEvent_t event = nullptr;
     check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+    const std::lock_guard lock(events_mutex_);
     events_.push_back(event);
   }
   check_cuda(cudaEventRecord(events_[index], next_call()), "cudaEventRecord");
@@ -72,9 +74,21 @@ Event CudaStream::record() {
 
 void CudaStream::wait(Event event) {
   if (event.stream == this) return;
+  if (is_host(event.stream->kind()))  // a storage stream: CUDA cannot wait for it, so the host does
+    return look_until_done(*look_, "a wait for a storage stream",
+                           [event] { return event.stream->reached(event.number) ? cudaSuccess : cudaErrorNotReady; });
   const CudaStream& other = cuda_stream(*event.stream);
   if (event.number < other.first_) return;
   check_cuda(cudaStreamWaitEvent(next_call(), other.events_[event.number - other.first_], 0), "cudaStreamWaitEvent");
+}
+
+bool CudaStream::reached(std::uint64_t number) {
+  const std::lock_guard lock(events_mutex_);
+  if (number < first_) return true;
+  const cudaError_t status = cudaEventQuery(events_[number - first_]);
+  if (status == cudaErrorNotReady) return cudaGetLastError(), false;  // CUDA also stores "not ready" as an error
+  check_cuda(status, "cudaEventQuery");
+  return true;
 }
 
 /// First queries the stream, so that cudaStreamSynchronize() is not called if all work is already done.
@@ -86,6 +100,7 @@ void CudaStream::synchronize() {
     cudaGetLastError();  // clears "not ready"
     check_cuda(cudaStreamSynchronize(handle_), "cudaStreamSynchronize");
   }
+  const std::lock_guard lock(events_mutex_);
   first_ = next_;
 }
 
@@ -123,7 +138,7 @@ namespace {
 class CudaDevice final : public Device {
  public:
   CudaDevice(int index, std::shared_ptr<const kernels::DeviceKernels> kernels, std::string libraries)
-      : kernels_(std::move(kernels)), libraries_(std::move(libraries)) {
+      : index_(index), kernels_(std::move(kernels)), libraries_(std::move(libraries)) {
     check_cuda(cudaSetDevice(index), format("cudaSetDevice({})", index));
     check_cuda(cudaGetDeviceProperties(&properties_, index), "cudaGetDeviceProperties");
   }
@@ -185,8 +200,19 @@ class CudaDevice final : public Device {
     int least = 0, greatest = 0;  // a smaller number is a higher priority
     check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
     const bool computes = use == StreamUse::compute;
-    return std::make_shared<CudaStream>(kernels_, computes ? least : greatest,
-                                        allocate(computes ? cuda_traits().gemm_bytes : 0), look_);
+    const bool stores = use == StreamUse::storage;
+    auto stream =
+        std::make_shared<CudaStream>(kernels_, computes ? least : greatest, allocate(computes ? cuda_traits().gemm_bytes : 0),
+                                     stores ? std::make_shared<std::function<void()>>() : look_);
+    if (!stores) return stream;
+    return std::make_shared<QueueStream>(
+        "fsdp-storage",
+        QueueStreamHooks{.at_start = [index = index_] { check_cuda(cudaSetDevice(index), format("cudaSetDevice({})", index)); },
+                         .copy =
+                             [stream = std::move(stream)](void* to, const void* from, std::size_t bytes) {
+                               stream->copy(to, from, bytes);
+                               stream->synchronize();
+                             }});
   }
 
   bool communicates_at_once() const override { return true; }
@@ -204,6 +230,7 @@ class CudaDevice final : public Device {
                format_bytes(static_cast<double>(total))));
   }
 
+  const int index_;
   std::shared_ptr<const kernels::DeviceKernels> kernels_;
   const std::string libraries_;
   const std::shared_ptr<std::function<void()>> look_ = std::make_shared<std::function<void()>>();

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <source_location>
 #include <string_view>
 #include <vector>
@@ -17,10 +18,10 @@ namespace fsdp {
 void check_cuda(cudaError_t status, std::string_view call, std::source_location where = std::source_location::current());
 
 /// submit() calls the work immediately on the calling thread; the kernels that the work launches run later on the GPU, in
-/// order. If a kernel fails, a later synchronize() throws. Only the thread that made the stream may use it.
+/// order. If a kernel fails, a later synchronize() throws. One thread uses the stream; others may only call reached().
 class CudaStream final : public Stream {
  public:
-  /// If *look is not empty, synchronize() calls it repeatedly while it waits. If *look throws, the wait ends with that
+  /// If *look is not empty, waits of the host call it repeatedly. If *look throws, the wait ends with that
   /// exception.
   CudaStream(std::shared_ptr<const kernels::DeviceKernels> kernels, int priority, Buffer workspace,
              std::shared_ptr<const std::function<void()>> look);
@@ -31,6 +32,7 @@ class CudaStream final : public Stream {
   void submit(Work work) override { work.run(work.context, work.index); }
   Event record() override;
   void wait(Event event) override;
+  bool reached(std::uint64_t number) override;
   void synchronize() override;
   void cancel() noexcept override {}  // the GPU finishes the work in its queue
   bool is_asynchronous() const override { return true; }
@@ -60,6 +62,7 @@ class CudaStream final : public Stream {
   /// once and reused after each synchronize().
   std::vector<cudaEvent_t> events_;
   std::uint64_t first_ = 0, next_ = 0;
+  std::mutex events_mutex_;  // reached() reads events_ and first_ on other threads
   /// The CUDA events of mark(), which have time stamps. The first of them was recorded at the time began_ns_.
   std::vector<cudaEvent_t> marks_;
   std::size_t marked_ = 0;
@@ -75,7 +78,7 @@ inline CudaStream& cuda_stream(Stream& stream) { return static_cast<CudaStream&>
 std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<const kernels::DeviceKernels> kernels,
                                          std::string libraries);
 
-/// Makes synchronize() of all streams of this CUDA device call `look` repeatedly while it waits. If `look` throws, the wait
+/// Makes the waits of the host for all streams of this CUDA device call `look` repeatedly. If `look` throws, the wait
 /// ends with that exception. An empty function stops these calls.
 void look_while_waiting(Device& device, std::function<void()> look);
 

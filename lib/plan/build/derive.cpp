@@ -63,9 +63,9 @@ void derive_lifetimes(std::vector<Operation>& list, const std::vector<PlanBuffer
   }
 }
 
-/// Places the buffers that live for the whole run one after another. Transient buffers follow, each at the lowest offset that
-/// is free during its lifetime in the first micro-batch (all micro-batches are alike). These offsets also fit evaluation:
-/// buffers that it uses together are alive together in an update.
+/// Places the buffers that live for the whole run one after another, at multiples of their space's alignment. Transient buffers
+/// follow, each at the lowest offset that is free during its lifetime in the first micro-batch (all micro-batches are alike).
+/// These offsets also fit evaluation: buffers that it uses together are alive together in an update.
 void place_buffers(Plan& plan) {
   std::size_t fixed = 0;  // bytes on the device
   plan.spaces = {{&spaces::device, 0}};
@@ -74,7 +74,8 @@ void place_buffers(Plan& plan) {
     const auto is_its = [&](const SpaceUse& use) { return use.space == buffer.space; };
     auto use = std::find_if(plan.spaces.begin(), plan.spaces.end(), is_its);
     if (use == plan.spaces.end()) use = plan.spaces.insert(use, {buffer.space, 0});
-    buffer.offset = std::exchange(use->bytes, use->bytes + buffer.bytes);
+    const std::size_t unit = buffer.space->alignment, units = (buffer.bytes + unit - 1) / unit;
+    buffer.offset = std::exchange(use->bytes, use->bytes + units * unit);
     if (buffer.space->tier == Tier::device) fixed += buffer.bytes;
   }
   const std::size_t used = plan.spaces.front().bytes;

@@ -191,6 +191,8 @@ class ListChecker : private CheckedList {
       const PlanBuffer& one = buffer(id);
       if (one.offset + one.bytes > plan_.bytes_in(*one.space))
         fail(i, format("uses {}, which goes beyond the end of its space", one.name));
+      if (one.offset % one.space->alignment != 0)
+        fail(i, format("uses {}, which does not begin at a multiple of its space's alignment", one.name));
       for (const BufferId other : live)
         if (overlaps(id, other)) fail(i, format("uses {} while {} is in the same memory", one.name, buffer(other).name));
       live.insert(id);
