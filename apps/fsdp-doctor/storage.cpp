@@ -19,6 +19,7 @@
 #include "device/file_storage.hpp"
 #include "files/output_file.hpp"
 #include "h5/h5.hpp"
+#include "machine/measure.hpp"
 #include "machine/storage_rate.hpp"
 
 namespace fsdp {
@@ -191,9 +192,7 @@ Finding judge_state_folder(const std::string& folder, const std::vector<StateFol
   std::vector<std::string> names, systems, bad, problems, advice;
   std::vector<double> rates;
   const auto least = [&](double StateFolder::*value) {
-    return std::min_element(nodes.begin(), nodes.end(), [=](const StateFolder& a, const StateFolder& b) {
-             return a.*value < b.*value;
-           })->*value;
+    return (*std::ranges::min_element(nodes, {}, value)).*value;
   };
   for (const StateFolder& node : nodes) {
     names.push_back(node.node);
