@@ -229,7 +229,8 @@ void require_read(const OptionTable& table, std::string_view what) {
       {"gemm step", {"gemm-algorithms"}},
       {"step", {"fake-collectives", "exposed", "trace"}},
       {"tuning", {"memory-limit"}},
-      {"collectives", {"max-size"}}};
+      {"collectives", {"max-size"}},
+      {"storage", {"folder", "file-size"}}};
   for (const auto& [read_by, options] : uses)
     for (const char* option : options)
       if (table.changed(option) && (" " + std::string(read_by) + " ").find(" " + std::string(what) + " ") == std::string::npos)
@@ -239,9 +240,17 @@ void require_read(const OptionTable& table, std::string_view what) {
 
 /// Throws UserError for invalid or contradictory options.
 void check(const OptionTable& table, const BenchOptions& o) {
-  constexpr std::string_view all[] = {"gemm", "step", "tuning", "collectives"};
+  constexpr std::string_view all[] = {"gemm", "step", "tuning", "collectives", "storage"};
   if (std::find(std::begin(all), std::end(all), o.what) == std::end(all)) return;  // bench() reports it
   require_read(table, o.what);
+  if (o.what == "storage" && o.folder.empty())
+    throw UserError(
+        "storage has no folder (the file is made in it); give one on a drive of this machine: fsdp-bench storage DIR");
+  if (o.file_bytes % (std::size_t{4} << 20) != 0)
+    throw UserError(
+        format("--file-size {} is not a multiple of 4MiB (a file has tiles of 1 MiB, and a pass has quarters); give a "
+               "multiple",
+               o.file_bytes));
   if (table.given("arch") && table.given("model"))
     throw UserError("--arch and --model are both given (each selects a model); leave out one of them");
   if (table.given("shard-group-size") && !(o.what == "tuning" && o.every_strategy) &&
@@ -313,18 +322,21 @@ double time_update(Executor& executor, const BatchReader& batches, std::uint64_t
 }
 
 OptionTable bench_option_table(BenchOptions& options) {
-  OptionTable table("fsdp-bench", "gemm|step|tuning|collectives [options]",
+  OptionTable table("fsdp-bench", "gemm|step|tuning|collectives|storage [DIR] [options]",
                     "Measures this machine and this program, as ratios of one run.");
   table.examples({"mpirun -np 4 fsdp-bench collectives", "mpirun -np 4 fsdp-bench step --arch gpt2 --bf16 --batch-size 2",
-                  "mpirun -np 4 fsdp-bench tuning --arch llama-3.2-1b --bf16"});
+                  "mpirun -np 4 fsdp-bench tuning --arch llama-3.2-1b --bf16", "fsdp-bench storage /local/scratch"});
   table.group("What");
   table
-      .text("what", "gemm|step|tuning|collectives", options.what,
-            "What to measure. gemm: matrix products of a model's layers; step: whole updates on random tokens; tuning: updates "
-            "with batches of 1 (or --batch-size), 2, 4, ... until they do not fit, for every strategy, with and without "
-            "recomputation; collectives: ours and MPI's own (for GPUs only ours)")
+      .text(
+          "what", "gemm|step|tuning|collectives|storage", options.what,
+          "What to measure. gemm: matrix products of a model's layers; step: whole updates on random tokens; tuning: updates "
+          "with batches of 1 (or --batch-size), 2, 4, ... until they do not fit, for every strategy, with and without "
+          "recomputation; collectives: ours and MPI's own (for GPUs only ours); storage: a file for state in DIR, and a plain "
+          "loop")
       .positional()
       .common();
+  table.path("folder", "DIR", options.folder, "storage: the folder in which --nvme-path would keep state").positional();
   table.text("arch", "NAME", options.arch, "model; see fsdp-train --list-archs")
       .sets("architecture")
       .sets("list of architectures", "fsdp-train --list-archs")
@@ -361,6 +373,9 @@ OptionTable bench_option_table(BenchOptions& options) {
   table.integer("steps", "N", options.steps, {1, 1e6}, "counted updates, after two that are not counted (tuning: one)")
       .common();
   add_threads_option(table, options.threads);
+  table.size("file-size", "SIZE", options.file_bytes,
+             "storage: size of each rank's file, a multiple of 4MiB; a drive's cache can be larger than small files",
+             std::size_t{4} << 20);
   table.size("max-size", "SIZE", options.largest_bytes, "largest buffer of collectives, at least 4KiB");
   add_comm_options(table, options.comm);
   add_comm_thread_option(table, options.comm_thread);
@@ -393,8 +408,9 @@ std::string bench(const BenchOptions& options, Communicator& world) {
   if (options.what == "step") return bench_step(options, world, device, *stream);
   if (options.what == "tuning") return bench_tuning(options, world, *rank.node, device);
   if (options.what == "collectives") return bench_collectives(options, world, device);
+  if (options.what == "storage") return bench_storage(options, world, device);
   throw CollectiveError(
-      format("{} (choose gemm, step, tuning or collectives); see fsdp-bench --help",
+      format("{} (choose gemm, step, tuning, collectives or storage); see fsdp-bench --help",
              options.what.empty() ? "no measurement is named" : format("'{}' is not a measurement", options.what)),
       0, true, exit_code::wrong_use);
 }

@@ -18,7 +18,8 @@
 namespace fsdp {
 
 struct BenchOptions {
-  std::string what;  // "gemm", "step", "tuning" or "collectives"
+  std::string what;              // "gemm", "step", "tuning", "collectives" or "storage"
+  std::filesystem::path folder;  // of the measurement of storage
   std::string arch = "gpt2";
   ConfigOverrides sizes;        // sizes that replace those of the model of `arch` or `model`
   std::string changes;          // `sizes` as command-line options, for reports
@@ -34,6 +35,7 @@ struct BenchOptions {
   bool bias_gelu_fusion = false;
   std::size_t threads = 0;
   std::size_t largest_bytes = std::size_t{64} << 20;  // the largest message of the measurement of collectives
+  std::size_t file_bytes = std::size_t{512} << 20;    // of a rank's file in the measurement of storage
   CommOptions comm = {.kind = "auto"};
   ExecutorOptions execution;
   bool comm_thread = false;
@@ -71,5 +73,7 @@ std::string bench_tuning(const BenchOptions& options, Communicator& world, Commu
 /// On CPUs, compares this project's collectives with the MPI library's own, alternating in one run. On GPUs, measures only this
 /// project's collectives: options.comm selects NCCL or transfers through host memory.
 std::string bench_collectives(const BenchOptions& options, Communicator& world, Device& device);
+/// Compares reads and writes of a file for state with a plain loop, alternating in one run.
+std::string bench_storage(const BenchOptions& options, Communicator& world, Device& device);
 
 }  // namespace fsdp

@@ -42,6 +42,7 @@ constexpr Check checks[] = {
     {"clocks", "clocks of the nodes", check_clocks},
     {"save folder", "writing and reading in the save folder", check_save_folder, true},
     {"HDF5", "a file of HDF5", check_hdf5, true},
+    {"state folder", "writing and reading in the folder for state", check_state_folder, true},
     {"compute", "matrix products on all nodes", check_compute},
     {"network", "messages between the nodes", check_network},
     {"files", "writing and reading by all ranks at once", check_files},
@@ -66,6 +67,10 @@ OptionTable doctor_option_table(DoctorOptions& options) {
   table.group("What");
   table.path("save-dir", "DIR", options.save_dir, "where checkpoints will be saved; a folder is made in it, and removed")
       .sets("save folder");
+  table
+      .path("nvme-path", "DIR", options.nvme_path,
+            "where state will be with --offload-optimizer nvme; its drive is measured on each node")
+      .unset("not checked");
   table.flag("json", options.json, "print one JSON object");
   table.group("How");
   add_device_option(table, options.device);

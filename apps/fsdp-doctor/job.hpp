@@ -17,6 +17,7 @@ namespace fsdp {
 
 struct DoctorOptions {
   std::filesystem::path save_dir = "checkpoints";
+  std::filesystem::path nvme_path;  // the folder for state in files; empty: not checked
   DeviceChoice device = DeviceChoice::automatic;
   std::size_t threads = 0;                               // of a rank; 0 means as many as fsdp-train would use
   CommOptions comm = {.kind = "auto", .timeout_s = 20};  // as in training; timeout_s limits all waits

@@ -1,5 +1,6 @@
 #include "fsdp-doctor/storage.hpp"
 
+#include <fcntl.h>
 #include <mntent.h>
 #include <unistd.h>
 
@@ -14,8 +15,12 @@
 #include "base/format.hpp"
 #include "base/system.hpp"
 #include "base/timer.hpp"
+#include "comm/agree.hpp"
+#include "device/file_storage.hpp"
 #include "files/output_file.hpp"
 #include "h5/h5.hpp"
+#include "machine/measure.hpp"
+#include "machine/storage_rate.hpp"
 
 namespace fsdp {
 
@@ -70,6 +75,21 @@ std::string why_not_hdf5(const fs::path& path) {
   } catch (const std::exception& error) {
     return error.what();
   }
+}
+
+/// Returns the names of the flags of open(2) that the folder's file system refuses.
+std::string refused_flags(const fs::path& folder) {
+  std::string refused;
+  for (const auto& [flag, name] : {std::pair(0, "O_TMPFILE"), {O_DIRECT, "O_DIRECT"}}) {
+    const int file = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | flag, 0600);
+    if (file >= 0)
+      ::close(file);
+    else if (flag == 0)
+      return name;
+    else
+      refused = name;
+  }
+  return refused;
 }
 
 }  // namespace
@@ -166,6 +186,53 @@ Finding judge_hdf5(const std::string& headers, const std::string& library, const
   return finding;
 }
 
+Finding judge_state_folder(const std::string& folder, const std::vector<StateFolder>& nodes) {
+  constexpr double slow = 0.5;  // of the other nodes' median
+  Finding finding;
+  std::vector<std::string> names, systems, bad, problems, advice;
+  std::vector<double> rates;
+  const auto least = [&](double StateFolder::*value) {
+    return (*std::ranges::min_element(nodes, {}, value)).*value;
+  };
+  for (const StateFolder& node : nodes) {
+    names.push_back(node.node);
+    systems.push_back(node.file_system + (node.missing.empty() ? "" : ", without " + node.missing));
+    finding.figures[node.node] = {{"file_system", node.file_system}, {"refuses", node.missing},
+                                  {"problem", node.problem},         {"warning", node.warning},
+                                  {"free_bytes", node.free_bytes},   {"write_bytes_per_s", node.write},
+                                  {"read_bytes_per_s", node.read},   {"both_bytes_per_s", node.both}};
+    if (!node.problem.empty()) bad.push_back(node.node);
+  }
+  if (!bad.empty()) {
+    const auto first = std::find_if(nodes.begin(), nodes.end(), [](const StateFolder& node) { return !node.problem.empty(); });
+    Finding failed = failed_by(first->problem);
+    failed.text = nodes.size() > 1 ? format("{}: {}", list_of(bad), failed.text) : failed.text;
+    failed.figures = std::move(finding.figures);
+    return failed;
+  }
+  const auto rate = [](double bytes) { return format("{:.2f}", bytes / 1e9); };
+  finding.text = format("{} ({}): {} free; {} writes {}, reads {} and both at once {} GB/s", folder, by_value(names, systems),
+                        format_bytes(least(&StateFolder::free_bytes)), nodes.size() > 1 ? "each node at least" : "a file",
+                        rate(least(&StateFolder::write)), rate(least(&StateFolder::read)), rate(least(&StateFolder::both)));
+  for (const StateFolder& node : nodes) {
+    if (!node.warning.empty() && problems.empty()) {
+      const Finding why = failed_by(node.warning);
+      problems.push_back(why.text), advice.push_back(why.advice);
+    }
+    std::vector<double> others;
+    for (const StateFolder& other : nodes)
+      if (&other != &node) others.push_back(other.both);
+    if (nodes.size() > 2 && node.both < slow * median(others)) {
+      problems.push_back(format("{} reaches {:.0f} % of the others' median", node.node, 100 * node.both / median(others)));
+      advice.push_back(format("check the drive of {0} (smartctl, fstrim), or leave it out (sbatch --exclude={0})", node.node));
+    }
+  }
+  if (problems.empty()) return finding;
+  finding.text += format("; {}", fmt::join(problems, "; "));
+  finding.warn(format("{}", fmt::join(advice, "; ")));
+  return finding;
+}
+
 std::optional<Finding> check_save_folder(DoctorJob& job) {
   const bool first = job.world->rank() == 0;
   const std::string mark = "written by fsdp-doctor";
@@ -223,6 +290,39 @@ std::optional<Finding> check_hdf5(DoctorJob& job) {
     }
   }
   return judge_hdf5(headers, library, job.nodes, job.of_nodes(problem));
+}
+
+std::optional<Finding> check_state_folder(DoctorJob& job) {
+  const fs::path& folder = job.options.nvme_path;
+  if (folder.empty()) return std::nullopt;
+  constexpr std::size_t unit = std::size_t{4} << 20, of_node = std::size_t{128} << 20;
+  const std::size_t bytes = std::max(of_node / static_cast<std::size_t>(job.node->size()) / unit, std::size_t{1}) * unit;
+  StateFolder mine;
+  try {
+    std::unique_ptr<Storage> storage;
+    std::optional<StoragePasses> passes;
+    agree(*job.node, [&] {
+      mine.warning = check_storage_folder(folder);
+      mine.free_bytes = static_cast<double>(free_bytes_of(folder));
+      storage = make_file_storage(folder, bytes, *job.device);
+      passes.emplace(*job.device, *storage, bytes);
+    });
+    for (const auto& [pass, rate] : {std::pair(FilePass::write, &StateFolder::write),
+                                     {FilePass::write, &StateFolder::write},
+                                     {FilePass::read, &StateFolder::read},
+                                     {FilePass::both, &StateFolder::both}})
+      mine.*rate = rate_of_pass(*job.node, bytes, [&] { passes->run(pass); });
+  } catch (const CollectiveError& error) {
+    mine.problem = error.what();
+  }
+  const std::vector<std::string> systems = job.of_nodes(file_system_of(folder)), problems = job.of_nodes(mine.problem),
+                                 warnings = job.of_nodes(mine.warning), missing = job.of_nodes(refused_flags(folder));
+  const std::vector<double> free = job.of_nodes(mine.free_bytes), writes = job.of_nodes(mine.write),
+                            reads = job.of_nodes(mine.read), both = job.of_nodes(mine.both);
+  std::vector<StateFolder> nodes;
+  for (std::size_t i = 0; i < job.nodes.size(); ++i)
+    nodes.push_back({job.nodes[i], systems[i], problems[i], warnings[i], free[i], writes[i], reads[i], both[i], missing[i]});
+  return judge_state_folder(folder.string(), nodes);
 }
 
 }  // namespace fsdp

@@ -1,4 +1,5 @@
-// Checks of the folder for checkpoints: that all nodes share it, and that HDF5 files can be written and read in it.
+// Checks of the folder for checkpoints: that all nodes share it, and that HDF5 files can be written and read in it. Checks of
+// the folder for state in files (--nvme-path): that it is on a drive of the node, and how fast that is.
 #pragma once
 
 #include <filesystem>
@@ -45,8 +46,21 @@ Finding judge_save_folder(const std::string& folder, const std::string& file_sys
 Finding judge_hdf5(const std::string& headers, const std::string& library, const std::vector<std::string>& nodes,
                    const std::vector<std::string>& problems);
 
+/// A node's folder for state. Rates are those of all ranks of the node together, in bytes per second.
+struct StateFolder {
+  std::string node = {};
+  std::string file_system = {};  // "ext4", "xfs"
+  std::string problem = {};      // why no state can be there: an error message; empty if it can
+  std::string warning = {};      // why it should not be there; empty if it should
+  double free_bytes = 0, write = 0, read = 0, both = 0;
+  std::string missing = {};  // what the file system does not have: "O_TMPFILE", "O_DIRECT"
+};
+Finding judge_state_folder(const std::string& folder, const std::vector<StateFolder>& nodes);
+
 std::optional<Finding> check_save_folder(DoctorJob& job);
 std::optional<Finding> check_hdf5(DoctorJob& job);
+/// Returns no finding without --nvme-path.
+std::optional<Finding> check_state_folder(DoctorJob& job);
 
 /// Returns the type of a folder's file system in /proc/self/mounts: "nfs4", "lustre".
 std::string file_system_of(const std::filesystem::path& folder);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <set>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -200,15 +201,17 @@ std::vector<UnitSpec> wrap_parameters(const std::vector<Parameter>& parameters, 
     for (std::size_t p = 0; p < parameters.size(); ++p) frozen[p] = frozen[p] || (!patterns.train_only.empty() && !trained[p]);
   }
   const std::vector<bool> ignored = named_by(patterns.ignore, "ignored parameters", parameters);
+  std::map<std::string, std::vector<std::size_t>> parameters_of;
+  for (std::size_t p = 0; p < parameters.size(); ++p) parameters_of[unit_of[p]].push_back(p);
   std::vector<UnitSpec> units;
   const auto add_unit = [&](const std::string& name) {
     for (const bool sharded : {true, false})
       for (const bool trainable : {true, false}) {
         std::vector<UnitSpec> by_rule;
-        for (std::size_t p = 0; p < parameters.size(); ++p) {
+        for (const std::size_t p : parameters_of[name]) {
           const bool quantized = parameters[p].quantized.has_value();
           const bool trains = !frozen[p] && !quantized && (parameters[p].is_adapter || !has_adapters);
-          if (unit_of[p] != name || trains != trainable || ignored[p] == sharded) continue;
+          if (trains != trainable || ignored[p] == sharded) continue;
           const Rule& rule = trainable && patterns.rule_of ? patterns.rule_of(parameters[p]) : adam_rule();
           auto unit = std::find_if(by_rule.begin(), by_rule.end(),
                                    [&](const UnitSpec& one) { return one.rule == &rule && one.quantized == quantized; });
@@ -229,9 +232,9 @@ std::vector<UnitSpec> wrap_parameters(const std::vector<Parameter>& parameters, 
       }
   };
   add_unit("");
-  std::vector<std::string> seen;
+  std::set<std::string> added = {""};
   for (const std::string& name : unit_of)
-    if (!name.empty() && std::find(seen.begin(), seen.end(), name) == seen.end()) add_unit(seen.emplace_back(name));
+    if (added.insert(name).second) add_unit(name);
   if (std::none_of(units.begin(), units.end(), [](const UnitSpec& unit) { return unit.trainable; }))
     throw UserError(
         "every parameter is frozen (there is nothing to train); narrow `frozen parameters` or widen `trained parameters`");

@@ -199,6 +199,29 @@ BOOST_AUTO_TEST_CASE(save_folders) {
                  "disk");
 }
 
+BOOST_AUTO_TEST_CASE(state_folders) {
+  const auto node = [](const std::string& name, double both, const std::string& problem = "", const std::string& warning = "") {
+    return StateFolder{.node = name,
+                       .file_system = "xfs",
+                       .problem = problem,
+                       .warning = warning,
+                       .free_bytes = 1 << 30,
+                       .write = 4e9,
+                       .read = 6e9,
+                       .both = both};
+  };
+  expect_finding(judge_state_folder("/local", {node("a", 5e9)}), Status::ok,
+                 {"/local (xfs): 1.00 GiB free; a file writes 4.00, reads 6.00 and both at once 5.00 GB/s"});
+  expect_finding(
+      judge_state_folder("/local", {node("a", 5e9), node("b", 4.9e9), node("c", 1e9)}), Status::warning,
+      {"each node at least writes 4.00, reads 6.00 and both at once 1.00 GB/s", "c reaches 20 % of the others' median"},
+      "--exclude=c");
+  expect_finding(judge_state_folder("/nfs", {node("a", 1e8, "", "/nfs is NFS, and slow; choose a drive")}), Status::warning,
+                 {"both at once 0.10 GB/s; /nfs is NFS, and slow"}, "choose a drive");
+  expect_finding(judge_state_folder("/tmp", {node("a", 5e9), node("b", 0, "/tmp is in memory; choose a drive")}),
+                 Status::failed, {"b: /tmp is in memory"}, "choose a drive");
+}
+
 BOOST_AUTO_TEST_CASE(gpus) {
   const RankGpus none{0, "no driver: libcuda.so.1: cannot open", "", ""};
   const auto gpu = [](std::size_t count, const std::string& place) { return RankGpus{count, "", "H100", place}; };

@@ -112,3 +112,19 @@ BOOST_AUTO_TEST_CASE(other_threads_are_noticed) {
   BOOST_TEST(more.says("1 thread per rank before"), more.output);
   BOOST_TEST(more.says("2 threads per rank now"), more.output);
 }
+
+// Every rank maps the memory of every other one, so mappings and messages of the start grow with the square of the ranks. It
+// takes half a minute of two cores, so jobs.many_ranks runs it by name.
+BOOST_AUTO_TEST_CASE(sixty_four_ranks_on_one_machine_resume_as_forty_eight, *boost::unit_test::disabled()) {
+  const auto folder = fresh_folder();
+  const std::string more = "--batch-size 1 --total-batch-size 192";
+  expect_done(train(folder, 2, "straight", 3, more));
+  for (const auto& [ranks, updates] : {std::pair(64, 2), {48, 3}}) {
+    const Outcome outcome = train(folder, ranks, "moved", updates, more);
+    expect_done(outcome);
+    BOOST_TEST(outcome.says("shared memory, " + std::to_string(ranks) + " ranks"), outcome.output);
+  }
+  const auto straight = updates_of(folder, "straight"), moved = updates_of(folder, "moved");
+  BOOST_TEST_REQUIRE(moved.size() == 3u);
+  for (std::size_t u = 0; u < straight.size(); ++u) BOOST_TEST(std::abs(moved[u].first - straight[u].first) < 1e-5);
+}

@@ -344,16 +344,19 @@ Buffer ShmCommunicator::allocate(Device& device, std::size_t bytes) {
   window->segments.resize(ranks());
   Segment& mine = window->segments[me()];
   try {
-    // 1. Each rank makes its own segment, so that the memory is near its cores.
-    all = agree_on_notes(tell, note, options.host, [&] {
-      // Without this check, the system could kill a process that reserves too much, instead of returning an error.
+    // 1. Without this check, the system could kill a process that reserves too much, instead of returning an error. All ranks
+    // check before one reserves: memory that others have reserved is no longer available.
+    agree_on_notes(tell, note, options.host, [&] {
       if (const std::size_t available = available_memory_bytes(); together > available)
         throw std::runtime_error(format("{} available", format_bytes(static_cast<double>(available))));
+    });
+    // 2. Each rank makes its own segment, so that the memory is near its cores.
+    all = agree_on_notes(tell, note, options.host, [&] {
       mine = Segment::create(Window::header_bytes + bytes);
       mine.reserve(0, mine.bytes());
       note.segment = mine.handle();
     });
-    // 2. Each rank opens the others' segments.
+    // 3. Each rank opens the others' segments.
     agree_on_notes(tell, note, options.host, [&] {
       for (std::size_t r = 0; r < ranks(); ++r) {
         if (r == me()) continue;

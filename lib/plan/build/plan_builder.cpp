@@ -9,6 +9,7 @@
 #include <bit>
 #include <map>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "base/error.hpp"
@@ -139,6 +140,15 @@ class Builder {
       if (!is_end && (!is_inside(bundle) || std::any_of(bundles_.begin(), bundles_.end(), overlaps))) continue;
       bundle.pool = is_end ? SlotPool::ends : SlotPool::inside;
       bundle.turn = turns[bundle.pool]++;
+    }
+    std::vector<std::size_t> bundle_of(static_cast<std::size_t>(units_.count()));
+    for (std::size_t i = 0; i < bundles_.size(); ++i)
+      for (const int u : bundles_[i].units) at(bundle_of, u) = i;
+    for (const std::vector<int>& units : units_of_stage_) {
+      std::set<std::size_t> here;
+      for (const int u : units)
+        if (units_.sharded_at_rest(u)) here.insert(at(bundle_of, u));
+      gathered_at_stage_.emplace_back(here.begin(), here.end());
     }
   }
 
@@ -566,9 +576,7 @@ class Builder {
     emit(list, {.kind = &reading, .stream = StreamId::compute, .operands = operands_of(reading, std::move(own))});
     for (std::size_t v = 0; v < visits.size(); ++v) {
       const Visit& visit = visits[v];
-      if (visit.reads_parameters)
-        for (Bundle& bundle : bundles_)
-          if (needs(visit, bundle)) gather(list, bundle);
+      for (const std::size_t i : needed_by(visit)) gather(list, bundles_[i]);
       const bool forward = visit.pass == Pass::forward, contributes = visit.pass == Pass::backward;
       if (forward ? options_.forward_prefetch : options_.backward_prefetch == BackwardPrefetch::pre) prefetch(list, visits, v);
       Operation op = visit.op;
@@ -585,8 +593,8 @@ class Builder {
         if (contributes && units_.trained(u)) op.operands.push_back({gradients, at(plan_.whole_gradients, u)});
       op.accumulate = contributes && adds();
       emit(list, std::move(op));
-      for (Bundle& bundle : bundles_)
-        if (needs(visit, bundle) && !stays(bundle, visits, v)) release_bundle(list, bundle);
+      for (const std::size_t i : needed_by(visit))
+        if (!stays(i, visits, v)) release_bundle(list, bundles_[i]);
       if (!forward && options_.backward_prefetch == BackwardPrefetch::post) prefetch(list, visits, v);
       if (contributes)
         for (const int u : at(units_of_stage_, visit.op.stage))
@@ -594,21 +602,22 @@ class Builder {
     }
   }
 
-  bool needs(const Visit& visit, const Bundle& bundle) const {
-    const auto& here = at(units_of_stage_, visit.op.stage);
-    return visit.reads_parameters && std::any_of(bundle.units.begin(), bundle.units.end(), [&](int u) {
-             return units_.sharded_at_rest(u) && std::find(here.begin(), here.end(), u) != here.end();
-           });
+  /// Returns the bundles that must be gathered for a visit, in their order. A visit has a few bundles and a model may have
+  /// thousands, so loops over visits must not look at all bundles.
+  std::span<const std::size_t> needed_by(const Visit& visit) const {
+    if (!visit.reads_parameters) return {};
+    return at(gathered_at_stage_, visit.op.stage);
   }
 
-  /// Returns true if a bundle stays gathered after visit v: a later visit needs it and, if bundles share slots, no other bundle
+  /// Returns true if bundle i stays gathered after visit v: a later visit needs it and, if bundles share slots, no other bundle
   /// of its pool is needed before.
-  bool stays(const Bundle& bundle, const std::vector<Visit>& visits, std::size_t v) const {
+  bool stays(std::size_t i, const std::vector<Visit>& visits, std::size_t v) const {
     for (std::size_t next = v + 1; next < visits.size(); ++next) {
-      if (needs(visits[next], bundle)) return true;
-      if (!has_own_slot(bundle))
-        for (const Bundle& other : bundles_)
-          if (other.pool == bundle.pool && needs(visits[next], other)) return false;
+      const std::span<const std::size_t> needed = needed_by(visits[next]);
+      if (std::ranges::find(needed, i) != needed.end()) return true;
+      if (!has_own_slot(bundles_[i]))
+        for (const std::size_t other : needed)
+          if (bundles_[other].pool == bundles_[i].pool) return false;
     }
     return false;
   }
@@ -634,14 +643,15 @@ class Builder {
   /// Gathers the parameters of the visits after v, as far as slots are free.
   void prefetch(List& list, const std::vector<Visit>& visits, std::size_t v) {
     const bool forward = visits[v].pass == Pass::forward;
-    std::vector<const Bundle*> ahead;
+    const std::span<const std::size_t> here = needed_by(visits[v]);
+    std::vector<std::size_t> ahead;
     for (std::size_t next = v + 1; next < visits.size() && (visits[next].pass == Pass::forward) == forward; ++next)
-      for (Bundle& bundle : bundles_) {
-        if (!needs(visits[next], bundle) || needs(visits[v], bundle)) continue;
-        if (std::find(ahead.begin(), ahead.end(), &bundle) != ahead.end()) continue;
+      for (const std::size_t i : needed_by(visits[next])) {
+        if (std::ranges::find(here, i) != here.end() || std::ranges::find(ahead, i) != ahead.end()) continue;
+        Bundle& bundle = bundles_[i];
         if (ahead.size() + 1 >= options_.parameter_slots || !(bundle.gathered || slot_is_free(bundle))) return;
         gather(list, bundle);
-        ahead.push_back(&bundle);
+        ahead.push_back(i);
       }
   }
 
@@ -752,8 +762,9 @@ class Builder {
   int micro_batch_ = 0;
   int lowest_trained_ = 1 << 30;  // the first stage with trained parameters
   std::vector<std::vector<int>> units_of_stage_;
-  std::vector<int> first_stage_, last_stage_;  // of each unit
-  std::vector<Bundle> bundles_;                // in order of their first stage
+  std::vector<int> first_stage_, last_stage_;                // of each unit
+  std::vector<Bundle> bundles_;                              // in order of their first stage
+  std::vector<std::vector<std::size_t>> gathered_at_stage_;  // by stage: its bundles that are sharded between uses
   std::vector<BufferId> x_, saved_, recomputed_x_;
   BufferId dx_ = -1;
 };

@@ -1,0 +1,121 @@
+#include "machine/storage_rate.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "machine/measure.hpp"
+
+namespace fsdp {
+
+namespace {
+
+constexpr std::size_t MiB = std::size_t{1} << 20, page = 4096;
+
+std::byte* aligned(const Buffer& memory) {
+  const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+  return memory.data() + ((page - address % page) % page);
+}
+
+/// Fills memory of the host with bytes that no file system or drive can compress.
+void fill(std::byte* to, std::size_t bytes) {
+  std::uint64_t state = 0x9e3779b97f4a7c15;
+  for (std::size_t at = 0; at + sizeof state <= bytes; at += sizeof state) {
+    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+    std::memcpy(to + at, &state, sizeof state);
+  }
+}
+
+}  // namespace
+
+StoragePasses::StoragePasses(Device& device, Storage& storage, std::size_t bytes)
+    : storage_(storage), bytes_(bytes), slot_bytes_(std::min(64 * MiB, bytes / 4 / MiB * MiB)) {
+  const Buffer source = device.allocate_staging(slot_bytes_);
+  fill(source.data(), slot_bytes_);
+  for (Direction* direction : {&reads_, &writes_}) {
+    direction->stream = device.make_stream(StreamUse::storage);
+    direction->memory = device.allocate(slot_bytes_ + page);
+  }
+  struct Copy {
+    Stream& stream;
+    std::byte* to;
+    const Buffer& from;
+  } copy = {*writes_.stream, slot(writes_), source};
+  writes_.stream->submit({[](void* context, std::size_t) {
+                            const Copy& c = *static_cast<Copy*>(context);
+                            c.stream.copy(c.to, c.from.data(), c.from.bytes());
+                          },
+                          &copy, 0});
+  writes_.stream->synchronize();
+}
+
+std::byte* StoragePasses::slot(const Direction& direction) { return aligned(direction.memory); }
+
+void StoragePasses::run(FilePass pass) {
+  const std::size_t half = pass == FilePass::both ? bytes_ / 2 : 0;
+  reads_.begin = 0, reads_.end = pass == FilePass::write ? 0 : half > 0 ? half : bytes_;
+  writes_.begin = half, writes_.end = pass == FilePass::read ? 0 : bytes_;
+  const auto submit = [&](Direction& direction, auto work) {
+    for (std::size_t at = direction.begin; at < direction.end; at += slot_bytes_) direction.stream->submit({work, this, at});
+  };
+  submit(reads_, [](void* context, std::size_t at) {
+    auto& self = *static_cast<StoragePasses*>(context);
+    self.storage_.read(*self.reads_.stream, at, slot(self.reads_), std::min(self.slot_bytes_, self.reads_.end - at));
+  });
+  submit(writes_, [](void* context, std::size_t at) {
+    auto& self = *static_cast<StoragePasses*>(context);
+    self.storage_.write(*self.writes_.stream, at, slot(self.writes_), std::min(self.slot_bytes_, self.writes_.end - at));
+  });
+  reads_.stream->synchronize();
+  writes_.stream->synchronize();
+}
+
+PlainPasses::PlainPasses(const std::filesystem::path& folder, std::size_t bytes)
+    : file_(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600)),
+      bytes_(bytes),
+      memory_(allocate_host(2 * threads * MiB + page)) {
+  if (file_ < 0)
+    throw UserError(
+        format("no unnamed file can be made in {} ({}); choose another folder", folder.string(), std::strerror(errno)));
+  fill(aligned(memory_), 2 * threads * MiB);
+}
+
+PlainPasses::~PlainPasses() { ::close(file_); }
+
+void PlainPasses::run(FilePass pass) {
+  const std::size_t half = pass == FilePass::both ? bytes_ / 2 : 0;
+  std::atomic<std::size_t> next_read = 0, next_write = half;
+  const std::size_t read_end = pass == FilePass::write ? 0
+                               : half > 0              ? half
+                                                       : bytes_,
+                    write_end = pass == FilePass::read ? 0 : bytes_;
+  std::atomic<int> error = 0;
+  const auto move = [&](auto call, std::atomic<std::size_t>& next, std::size_t end, std::byte* piece) {
+    for (std::size_t at = next.fetch_add(MiB); at < end; at = next.fetch_add(MiB))
+      if (call(file_, piece, MiB, static_cast<off_t>(at)) != static_cast<ssize_t>(MiB)) error = errno == 0 ? EIO : errno;
+  };
+  std::vector<std::jthread> all;
+  std::byte* piece = aligned(memory_);
+  for (std::size_t i = 0; i < threads; ++i, piece += 2 * MiB) {
+    if (read_end > 0) all.emplace_back([&, piece] { move(::pread, next_read, read_end, piece); });
+    if (write_end > 0) all.emplace_back([&, piece] { move(::pwrite, next_write, write_end, piece + MiB); });
+  }
+  all.clear();
+  if (error != 0) throw RunError(format("a plain file cannot be read or written ({})", std::strerror(error)));
+}
+
+double rate_of_pass(Group& group, std::size_t bytes, const std::function<void()>& run) {
+  const double seconds = slowest(group, time_together(group, run));
+  return static_cast<double>(bytes) * group.size() / seconds;
+}
+
+}  // namespace fsdp
