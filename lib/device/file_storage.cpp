@@ -147,7 +147,7 @@ FileStorage::FileStorage(const std::filesystem::path& folder, std::size_t bytes,
     : folder_(folder),
       bytes_(bytes),
       fd_(open_unnamed(folder)),
-      memory_(device.allocate_staging(file_staging_bytes + block_bytes)),
+      memory_(device.allocate_staging(file_staging_bytes)),
       tiles_(rounded_up(bytes, tile_bytes) / tile_bytes) {
   const std::size_t wanted = tiles_.size() * tile_bytes;
   const int error = reserve(fd_, wanted);
@@ -158,6 +158,8 @@ FileStorage::FileStorage(const std::filesystem::path& folder, std::size_t bytes,
                format_bytes(static_cast<double>(wanted)), folder_.string(), text_of(error),
                format_bytes(static_cast<double>(free_bytes_of(folder_)))));
   if (error != 0 && error != EOPNOTSUPP && error != ENOSYS) refuse(folder_, error);
+  // A tile for each slot and the cached one.
+  static_assert(file_staging_bytes >= (2 * thread_count + 1) * tile_bytes + block_bytes);
   auto* memory = memory_.data() + rounded_up(reinterpret_cast<std::uintptr_t>(memory_.data()), block_bytes) -
                  reinterpret_cast<std::uintptr_t>(memory_.data());
   for (Direction& direction : directions_)

@@ -14,7 +14,7 @@ namespace fsdp {
 /// A file's buffers begin at multiples of this. A storage's two streams must not copy parts of the same tile at the same time.
 inline constexpr std::size_t tile_bytes = std::size_t{1} << 20;
 /// The host memory (Device::allocate_staging()) that each file storage takes.
-inline constexpr std::size_t file_staging_bytes = 17 * tile_bytes;
+inline constexpr std::size_t file_staging_bytes = 17 * tile_bytes + 4096;
 
 /// Makes `bytes` zeros in a file of `folder` without a name, which disappears with the process however that ends. Reserves the
 /// space on the drive, if the file system can. Throws UserError if it is not there; the message has the bytes wanted and free.

@@ -2,11 +2,14 @@
 // takes memory for packing from malloc; the memory plan lists it.)
 #include <boost/test/unit_test.hpp>
 
+#include <filesystem>
+
 #include "base/error.hpp"
 #include "comm/threads/threads.hpp"
 #include "count_allocations.hpp"
 #include "kernels/threads.hpp"
 #include "run/sharded_model.hpp"
+#include "support/places.hpp"
 
 using namespace fsdp;
 
@@ -15,19 +18,19 @@ BOOST_AUTO_TEST_CASE(updates_do_not_allocate) {
   config.vocab_size = 5000, config.max_positions = 64, config.width = 96, config.layers = 3, config.heads = config.kv_heads = 4;
   config.head_size = 24, config.ffn_width = 300;
   for (const char* strategy : {"full", "grad-op", "optim", "none", "hybrid"})
-    for (const bool both : {false, true})  // recomputation and a communication thread
+    for (const auto& [both, places] : {std::pair(false, StatePlaces{}), {true, {}}, {true, test::in_a_file(true)}})
       run_ranks(2, [&](Communicator& world) {
         kernels::set_threads(1);
-        const auto device = make_cpu_device({.communication_thread = both});
+        const auto device = make_cpu_device({.communication_thread = both});  // and recomputation
         const std::size_t before = test::large_allocations();
         ShardedModel sharded(config,
                              {.strategy = strategy,
                               .shard_group_size = 1,
                               .batch = {3, 64},
-                              .plan = {.micro_batches = 2, .checkpoint_activations = both}},
+                              .plan = {.micro_batches = 2, .checkpoint_activations = both, .places = places}},
                              world);
         expect(test::large_allocations() > before, "the counter sees what libfsdp allocates");
-        Executor& executor = sharded.allocate(*device);
+        Executor& executor = sharded.allocate(*device, {.nvme_path = std::filesystem::temp_directory_path()});
         executor.initialize_parameters(7);
         const BatchReader read = [](std::size_t, std::int32_t* inputs, std::int32_t* targets) {
           for (std::int32_t i = 0; i < 3 * 64; ++i) inputs[i] = i * 7 % 5000, targets[i] = i * 11 % 5000;
