@@ -13,6 +13,8 @@ namespace fsdp {
 /// The bytes that were read from a disk and written to it.
 struct DiskTraffic {
   std::uint64_t read = 0, written = 0;
+  bool any() const { return read > 0 || written > 0; }
+  bool operator==(const DiskTraffic&) const = default;
 };
 
 /// Bytes that are zero at first. The functions that copy are called from work of `stream`, and copy to or from memory of the

@@ -94,13 +94,8 @@ struct ClusterTraffic {
 };
 ClusterTraffic traffic_of_cluster(const std::vector<CollectiveUse>& uses, MeshShape mesh, Cluster cluster);
 
-/// Bytes that an update reads from and writes to files: the loads and unloads of state on Tier::disk.
-struct DiskTraffic {
-  std::uint64_t read = 0, written = 0;
-  bool any() const { return read > 0 || written > 0; }
-  bool operator==(const DiskTraffic&) const = default;
-};
-/// The traffic of each rank in an update with as many micro-batches as the plan has.
+/// What each rank's loads and unloads of state on Tier::disk read and write in an update with as many micro-batches as the plan
+/// has.
 DiskTraffic disk_traffic(const Plan& plan);
 /// "an update reads 96.4 GB from and writes 96.4 GB to the disk of this node; a drive rated for 600 TB written lasts 6,200
 /// updates". `rank` is the traffic of one of the node's `ranks` ranks, which all have the same. `node` is "this node" or "a
