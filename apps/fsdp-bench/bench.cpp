@@ -325,7 +325,7 @@ OptionTable bench_option_table(BenchOptions& options) {
   OptionTable table("fsdp-bench", "gemm|step|tuning|collectives|storage [DIR] [options]",
                     "Measures this machine and this program, as ratios of one run.");
   table.examples({"mpirun -np 4 fsdp-bench collectives", "mpirun -np 4 fsdp-bench step --arch gpt2 --bf16 --batch-size 2",
-                  "mpirun -np 4 fsdp-bench tuning --arch llama-3.2-1b --bf16", "fsdp-bench storage /local/scratch"});
+                  "mpirun -np 4 fsdp-bench tuning --arch llama-3.2-1b --bf16"});
   table.group("What");
   table
       .text(
