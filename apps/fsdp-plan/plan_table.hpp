@@ -40,8 +40,8 @@ struct PlanVariant {
   ClusterTraffic traffic;  // of one update
   StepPrediction step;     // only with --gpu
   std::shared_ptr<const Transformer> model;  // with smaller pieces of logits than the table's if train.memory_limit asks for it
-  std::size_t recomputed_blocks = 0;         // of --recompute-num-layers
-  bool keeps_whole_gradients = false;        // true if a rank accumulates whole gradients, besides those of its shard
+  std::size_t recomputed_blocks = 0, offloaded_inputs = 0;  // of --recompute-num-layers
+  bool keeps_whole_gradients = false;  // true if a rank accumulates whole gradients, besides those of its shard
 };
 
 /// A strategy.
@@ -71,6 +71,7 @@ struct PlanTable {
   std::shared_ptr<const Transformer> model;
   std::vector<PlanRow> rows;  // in the order of placements()
   std::vector<std::string> warnings;
+  std::string choice;  // what train.memory_limit chooses for the strategy of --sharding-strategy, as options; empty: nothing
 
   const PlanRow& chosen() const;
   bool fits(const PlanVariant& variant) const {

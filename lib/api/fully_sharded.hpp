@@ -125,6 +125,7 @@ struct FsdpOptions {
   std::string recompute_num_layers = "0";   // instead of activation_checkpointing: compute the first N layers again, or "auto"
   std::size_t memory_limit = 0;             // of a rank, in bytes; pieces of logits get smaller to stay within it; 0: no limit
   bool offload_parameters = false, offload_optimizer = false;  // to host memory, with GPUs
+  bool offload_activations = false;  // inputs of recomputed layers to host memory, with GPUs; implies activation_checkpointing
   std::string gemm_algorithms = "";  // a file with cuBLASLt's algorithms, which is made if it does not exist
 
   std::string optimizer = "adamw";  // or another optimizer of fsdp-train, or the name of one of the user's own

@@ -316,10 +316,11 @@ Engine make_engine(const RunContext& run, const Origin& origin, const Machine& m
     check_sharding(origin.config, options.sharding, run.world.size());
     if (run.options.bias_gelu_fusion) check_bias_gelu_fusion(origin.config, options.sharding.types.parameter, machine.kind);
   });
-  if (is_host(machine.kind) && options.sharding.plan.places.optimizer == &spaces::host)
+  if (const PlanOptions& plan = options.sharding.plan;
+      is_host(machine.kind) && (plan.places.optimizer == &spaces::host || plan.offloaded_inputs > 0))
     run.log.say("nothing is offloaded: on CPUs all memory is the host's");
   options.sharding = options_for(machine.kind, options.sharding);
-  if (run.options.recompute_num_layers == "auto") {
+  if (run.options.chooses_blocks) {
     agree(run.world, [&] {
       if (!machine.device && !is_host(machine.kind) && options.memory_limit == 0)
         throw UserError(
