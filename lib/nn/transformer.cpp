@@ -33,8 +33,8 @@ ModelSizes Transformer::sizes(BatchShape shape, DType type, const kernels::Cache
   std::size_t scratch = of_all.numel, scratch_in_pieces = of_all.without_mlp;
   if (cache.positions > 0) {
     const stages::Scratch of_one{config_, {1, 1}, type, device_};
-    const std::size_t decoding = stages::DecodingScratch{of_one, cache}.numel;
-    scratch = std::max(scratch, decoding), scratch_in_pieces = std::max(scratch_in_pieces, decoding);
+    const std::size_t of_steps = stages::DecodingScratch{of_one, cache}.numel;
+    scratch = std::max(scratch, of_steps), scratch_in_pieces = std::max(scratch_in_pieces, of_steps);
   }
   const std::size_t piece = stages::mlp_piece_rows(config_, shape.rows(), device_);
   const bool divides = piece < shape.rows();

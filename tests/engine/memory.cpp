@@ -123,6 +123,7 @@ BOOST_AUTO_TEST_CASE(the_fewest_blocks_that_fit_are_recomputed) {
       for (std::size_t n = 0; n < 7; ++n)
         for (const std::size_t limit : {needs[n], needs[n] - 1}) {
           const auto first = std::find_if(needs.begin(), needs.end(), [&](std::size_t bytes) { return bytes <= limit; });
+          if (first == needs.end() && !is_host(kind)) continue;  // inputs of blocks go to the host
           const FittedPlan plan = fitted(limit);
           BOOST_TEST(plan.fits == (first != needs.end()));
           BOOST_TEST(plan.recomputed_blocks == (plan.fits ? static_cast<std::size_t>(first - needs.begin()) : 6u));
