@@ -173,7 +173,7 @@ std::string fastest(const PlanTable& table) {
 
 std::string conclusion(const PlanTable& table) {
   if (table.options.memory_limit == 0) return "";
-  const std::string choice =
+  const std::string fitting =
       table.choice.empty() ? "" : format("{} fits with: {}\n", table.chosen().placement->name, table.choice);
   const auto say = [&](const PlanChoice& choice) {
     const PlanRow& row = table.rows[choice.row];
@@ -184,9 +184,9 @@ std::string conclusion(const PlanTable& table) {
     return format("\nof those that fit {}, the least communicating: {}\n  {} per rank; a rank sends {} per update, a node {}\n",
                   bytes(table.options.memory_limit), what, bytes(variant.memory.total()), bytes(variant.traffic.rank.total()),
                   bytes(variant.traffic.out_of_node)) +
-           on_the_host(table, variant) + fastest(table) + choice;
+           on_the_host(table, variant) + fastest(table) + fitting;
   }
-  if (!choice.empty()) return "\n" + choice;
+  if (!fitting.empty()) return "\n" + fitting;
   const auto [what, variant] = say(table.smallest());
   const TransformerConfig& config = table.model->config();
   return format(
