@@ -165,10 +165,12 @@ std::string disk_line(const PlanTable& table) {
 
 std::string options_of(const PlanTable& table, const PlanRow& row, bool recompute) {
   const PlanVariant& variant = row.variant(recompute);
+  PlanOptions plan;
+  plan.recomputed_blocks = variant.recomputed_blocks, plan.offloaded_inputs = variant.offloaded_inputs;
   const std::string blocks = !recompute                                ? ""
                              : !recomputes_first_blocks(table.options) ? " --checkpoint-activations"
                              : variant.recomputed_blocks == 0          ? ""
-                                                              : format(" --recompute-num-layers {}", variant.recomputed_blocks);
+                                                                       : " " + with_option_names(describe_choice(plan));
   return format("--sharding-strategy {}{}{}", row.placement->name, blocks,
                 variant.model == table.model || !table.fits(variant)
                     ? ""
@@ -193,6 +195,8 @@ std::string fastest(const PlanTable& table) {
 
 std::string conclusion(const PlanTable& table) {
   if (table.options.memory_limit == 0) return "";
+  const std::string fitting =
+      table.choice.empty() ? "" : format("{} fits with: {}\n", table.chosen().placement->name, table.choice);
   const auto say = [&](const PlanChoice& choice) {
     const PlanRow& row = table.rows[choice.row];
     return std::pair(options_of(table, row, choice.recompute), row.variant(choice.recompute));
@@ -202,8 +206,9 @@ std::string conclusion(const PlanTable& table) {
     return format("\nof those that fit {}, the least communicating: {}\n  {} per rank; a rank sends {} per update, a node {}\n",
                   bytes(table.options.memory_limit), what, bytes(variant.memory.total()), bytes(variant.traffic.rank.total()),
                   bytes(variant.traffic.out_of_node)) +
-           beside_the_devices(table, variant) + fastest(table);
+           beside_the_devices(table, variant) + fastest(table) + fitting;
   }
+  if (!fitting.empty()) return "\n" + fitting;
   const auto [what, variant] = say(table.smallest());
   const TransformerConfig& config = table.model->config();
   return format(

@@ -54,6 +54,7 @@ PlanVariant plan_variant(const PlanTable& table, ShardingOptions options, MeshSh
   variant.memory = fitted.memory;
   variant.model = std::dynamic_pointer_cast<const Transformer>(fitted.model);
   variant.recomputed_blocks = options.plan.recomputed_blocks = fitted.recomputed_blocks;
+  variant.offloaded_inputs = options.plan.offloaded_inputs = fitted.offloaded_inputs;
   const ShardedPlan planned = plan_two_micro_batches(*fitted.model, options, mesh, warnings);
   variant.traffic = traffic_of_cluster(collectives_of_update(planned.plan.update, options.plan.micro_batches), mesh, cluster);
   variant.keeps_whole_gradients = planned.plan.kept_whole_gradients != planned.plan.gradients;
@@ -162,6 +163,7 @@ ShardedPlan plan_of_chosen(const PlanTable& table, bool recompute) {
   const PlanRow& row = table.chosen();
   ShardingOptions sharding = options_of_row(table.options, *row.placement, recompute);
   sharding.plan.recomputed_blocks = row.variant(recompute).recomputed_blocks;
+  sharding.plan.offloaded_inputs = row.variant(recompute).offloaded_inputs;
   return plan_two_micro_batches(*row.variant(recompute).model, sharding, row.mesh);
 }
 
@@ -204,11 +206,11 @@ PlanTable make_plan_table(const PlanTableOptions& options) {
                                                    options.train.attention_dropout, device.kind);
   device.cudnn_head_size = attention.cudnn_head_size;
   if (options.train.bias_gelu_fusion) check_bias_gelu_fusion(config, options.train.sharding.types.parameter, device.kind);
-  PlanTable table{options, std::make_shared<Transformer>(config, device), {}, {}};
+  PlanTable table{options, std::make_shared<Transformer>(config, device), {}, {}, {}};
   if (!attention.why.empty()) table.warnings.push_back("attention by the kernels of fsdp: " + attention.why);
   const Cluster cluster = options.cluster;
   const PlanOptions& wanted = options.train.sharding.plan;
-  if (is_host(device.kind) && wanted.places.optimizer == &spaces::host)
+  if (is_host(device.kind) && (wanted.places.optimizer == &spaces::host || wanted.offloaded_inputs > 0))
     table.warnings.push_back(
         "nothing is offloaded, because on CPUs all memory is host memory; give --device cuda to plan for GPUs");
   for (const Placement& placement : placements()) {
@@ -223,6 +225,14 @@ PlanTable make_plan_table(const PlanTableOptions& options) {
       const bool chooses = recompute && options.train.recompute_num_layers == "auto";
       (recompute ? row.recomputing : row.keeping) =
           plan_variant(table, sharding, row.mesh, chooses ? options.memory_limit : 0, first ? &table.warnings : nullptr);
+    }
+    if (row.chosen && options.train.chooses_blocks && options.train.memory_limit > 0) {
+      EngineOptions engine = options.train;
+      engine.sharding = options_of_row(options, placement, false), engine.recompute_to_fit = options.memory_limit;
+      const FittedPlan fitted = fit_plan(table.model, engine, row.mesh, cluster, {.snapshot = options.train.save.meanwhile()});
+      PlanOptions& plan = engine.sharding.plan;
+      plan.recomputed_blocks = fitted.recomputed_blocks, plan.offloaded_inputs = fitted.offloaded_inputs;
+      if (fitted.fits && plan.recomputed_blocks > 0) table.choice = with_option_names(describe_choice(plan));
     }
     table.rows.push_back(row);
   }

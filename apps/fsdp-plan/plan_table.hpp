@@ -43,8 +43,8 @@ struct PlanVariant {
   DiskTraffic disk;        // of a rank in one update
   StepPrediction step;     // if PlanTable::predicts()
   std::shared_ptr<const Transformer> model;  // with smaller pieces of logits than the table's if train.memory_limit asks for it
-  std::size_t recomputed_blocks = 0;         // of --recompute-num-layers
-  bool keeps_whole_gradients = false;        // true if a rank accumulates whole gradients, besides those of its shard
+  std::size_t recomputed_blocks = 0, offloaded_inputs = 0;  // of --recompute-num-layers
+  bool keeps_whole_gradients = false;  // true if a rank accumulates whole gradients, besides those of its shard
 };
 
 /// A strategy.
@@ -74,6 +74,7 @@ struct PlanTable {
   std::shared_ptr<const Transformer> model;
   std::vector<PlanRow> rows;  // in the order of placements()
   std::vector<std::string> warnings;
+  std::string choice;  // what train.memory_limit chooses for the strategy of --sharding-strategy, as options; empty: nothing
 
   const PlanRow& chosen() const;
   /// Returns true if there are predictions: with --gpu and, if state is in a file, --nvme-bandwidth.

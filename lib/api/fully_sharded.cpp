@@ -104,6 +104,7 @@ std::vector<Field> fields_of(const FsdpOptions& o) {
           {"checkpoint-every", "checkpoint_every", text(o.checkpoint_every)},
           {"recompute-num-layers", "recompute_num_layers", o.recompute_num_layers},
           {"memory-limit", "memory_limit", o.memory_limit == 0 ? std::nullopt : std::optional(text(o.memory_limit))},
+          {"offload-activations", "offload_activations", text(o.offload_activations)},
           {"offload-params", "offload_parameters", o.offload_parameters},
           {"offload-optimizer", "offload_optimizer", if_any(o.offload_optimizer)},
           {"nvme-path", "nvme_path", if_any(o.nvme_path)},
@@ -175,7 +176,7 @@ TrainOptions train_options_of(const FsdpOptions& o, DeviceKind kind, int ranks, 
   options.sharding.patterns.train_only = o.train_only;
   options.sharding.patterns.ignore = o.ignored_params;
   options.sharding = options_for(kind, std::move(options.sharding));
-  if (o.recompute_num_layers == "auto") options.recompute_to_fit = options.memory_limit;
+  if (options.chooses_blocks) options.recompute_to_fit = options.memory_limit;
   if (o.generate_positions > 0) options.sharding.plan.cache = {o.batch_size, o.generate_positions};
   return options;
 }

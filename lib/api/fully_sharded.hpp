@@ -124,6 +124,7 @@ struct FsdpOptions {
   std::size_t checkpoint_every = 1;         // how many blocks share one kept input
   std::string recompute_num_layers = "0";   // instead of activation_checkpointing: compute the first N layers again, or "auto"
   std::size_t memory_limit = 0;             // of a rank, in bytes; pieces of logits get smaller to stay within it; 0: no limit
+  bool offload_activations = false;  // inputs of recomputed layers to host memory, with GPUs; implies activation_checkpointing
   /// "cpu": in host memory, with GPUs; "nvme": in a file of each rank in the folder nvme_path, and gradients in host memory.
   /// If offload_optimizer is empty, it is offload_parameters.
   std::string offload_parameters = "none", offload_optimizer = "", nvme_path = "";

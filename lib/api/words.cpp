@@ -33,6 +33,8 @@ constexpr std::pair<std::string_view, std::string_view> words[] = {
     {"same bits at any number of ranks", "invariant"},
     {"recomputation of activations", "activation_checkpointing"},
     {"number of recomputed blocks", "recompute_num_layers"},
+    {"inputs of blocks on the host", "offload_activations"},
+    {"number of offloaded inputs", "cpu_offloading_num_layers"},
     {"memory limit", "memory_limit"},
     {"device", "device"},
     {"attention backend", "attention_backend"},

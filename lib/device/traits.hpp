@@ -33,9 +33,10 @@ struct DeviceTraits {
   DeviceKind kind = DeviceKind::cpu;
   /// On a CPU: the number of threads of a rank. Each thread has its own scratch memory.
   std::size_t threads = 1;
-  /// The size in bytes, counted in fp32, of the pieces in which the LM head computes the logits. A piece has at least 64 rows.
-  /// The backward pass of each piece updates the whole gradient of the output projection, so a few large pieces are better.
-  std::size_t logits_bytes = std::size_t{256} << 20;
+  /// The size in bytes, counted in fp32, of the pieces in which the LM head computes the logits, and recomputed blocks compute
+  /// their MLP. A piece has at least `piece_rows` rows. The backward pass of each piece updates whole gradients of weights, so
+  /// a few large pieces are better.
+  std::size_t logits_bytes = std::size_t{256} << 20, piece_rows = 64;
   /// The approximate number of columns (tokens of the vocabulary) of logits in one matrix product. On a CPU, these logits are
   /// then still in cache when they are read.
   std::size_t logits_columns = 4096;

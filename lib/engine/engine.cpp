@@ -32,7 +32,11 @@ std::shared_ptr<const Model> Engine::fit_memory() {
              of_node = world_.max(static_cast<std::size_t>(world_.split_by_node()->size()));
   return agree(world_, [&] {
     ShardingOptions& sharding = options_.sharding;
-    sharding.plan.recomputed_blocks = options_.recompute_to_fit > 0 ? 0 : sharding.plan.recomputed_blocks;
+    PlanOptions& plan = sharding.plan;
+    if (options_.recompute_to_fit > 0) {  // an earlier choice is made anew
+      plan.recomputed_blocks = 0;
+      plan.offloaded_inputs = plan.offloaded_inputs == all_inputs ? all_inputs : 0;
+    }
     check_sharding(*described_, sharding, world_.size());
     const Placement& placement = find_placement(sharding.strategy);
     const MeshShape mesh =
@@ -41,17 +45,31 @@ std::shared_ptr<const Model> Engine::fit_memory() {
                                                                                         : sharding.shard_group_size);
     const Cluster cluster =
         ranks % of_node == 0 ? Cluster{narrow<int>(ranks / of_node), narrow<int>(of_node)} : Cluster{1, world_.size()};
-    const FittedPlan fitted = fit_plan(described_, options_, mesh, cluster, {.snapshot = saves_meanwhile_});
+    const auto fit = [&](const EngineOptions& options) {
+      return fit_plan(described_, options, mesh, cluster, {.snapshot = saves_meanwhile_});
+    };
+    const FittedPlan fitted = fit(options_);
     if (!fitted.fits) {
       const auto bytes = [](std::size_t n) { return format_bytes(static_cast<double>(n)); };
       const bool limited = options_.memory_limit > 0;
-      throw UserError(format(
-          "a rank needs {}{}, and {} are {}; use more ranks, a smaller `micro-batch` or {}", bytes(fitted.memory.total()),
-          options_.recompute_to_fit > 0 ? " even if all blocks are recomputed" : "",
-          bytes(limited ? options_.memory_limit : options_.recompute_to_fit), limited ? "allowed (`memory limit`)" : "free",
-          options_.recompute_to_fit > 0 ? "`sequence length`" : "`recomputation of activations`"));
+      std::string instead = "`sequence length`";
+      if (options_.recompute_to_fit == 0) {  // the options have chosen, and another choice may fit
+        EngineOptions free = options_;
+        PlanOptions& other = free.sharding.plan;
+        free.recompute_to_fit = options_.memory_limit;
+        other.checkpoint_activations = false, other.recomputed_blocks = other.offloaded_inputs = 0;
+        if (const FittedPlan choice = fit(free); choice.fits) {
+          other.recomputed_blocks = choice.recomputed_blocks, other.offloaded_inputs = choice.offloaded_inputs;
+          instead = format("{}, with which it needs {}", describe_choice(other), bytes(choice.memory.total()));
+        }
+      }
+      throw UserError(format("a rank needs {}{}, and {} are {}; use more ranks, a smaller `micro-batch` or {}",
+                             bytes(fitted.memory.total()),
+                             options_.recompute_to_fit > 0 ? " even if all blocks are recomputed" : "",
+                             bytes(limited ? options_.memory_limit : options_.recompute_to_fit),
+                             limited ? "allowed (`memory limit`)" : "free", instead));
     }
-    sharding.plan.recomputed_blocks = fitted.recomputed_blocks;
+    plan.recomputed_blocks = fitted.recomputed_blocks, plan.offloaded_inputs = fitted.offloaded_inputs;
     return fitted.model;
   });
 }

@@ -134,12 +134,13 @@ FittedPlan fit_plan(std::shared_ptr<const Model> model, const EngineOptions& opt
                     ProgramMemory program) {
   const std::size_t limit = options.memory_limit > 0 ? options.memory_limit : options.recompute_to_fit,
                     given = options.sharding.plan.recomputed_blocks;
+  std::size_t inputs = options.sharding.plan.offloaded_inputs;
   const auto plan = [&](std::size_t blocks, const std::shared_ptr<const Model>& with) {
     EngineOptions tried = options;
-    tried.sharding.plan.recomputed_blocks = blocks;
+    tried.sharding.plan.recomputed_blocks = blocks, tried.sharding.plan.offloaded_inputs = inputs;
     const MemoryAccount memory =
         memory_account(tried, *with, plan_two_micro_batches(*with, tried.sharding, mesh), mesh, cluster, program);
-    return FittedPlan{with, blocks, memory, limit == 0 || memory.total() <= limit};
+    return FittedPlan{with, blocks, inputs, memory, limit == 0 || memory.total() <= limit};
   };
   FittedPlan best = plan(given, model);
   if (best.fits) return best;
@@ -155,21 +156,37 @@ FittedPlan fit_plan(std::shared_ptr<const Model> model, const EngineOptions& opt
   }
   std::size_t blocks = given;
   best = plan(blocks, models.back());
-  if (!best.fits && options.recompute_to_fit > 0) {  // more recomputed blocks need less memory
-    std::size_t too_few = given;
-    blocks = model->blocks.size() - 1;  // the last block is never recomputed
+  /// Sets `number` to the smallest one above `too_few` that fits, if the one it has does: more need less memory.
+  const auto find_fewest = [&](std::size_t& number, std::size_t too_few) {
     best = plan(blocks, models.back());
-    while (best.fits && too_few + 1 < blocks) {
-      const std::size_t middle = (too_few + blocks) / 2;
-      if (FittedPlan fewer = plan(middle, models.back()); fewer.fits)
-        blocks = middle, best = std::move(fewer);
+    for (std::size_t most = number; best.fits && too_few + 1 < most; number = most) {
+      number = (too_few + most) / 2;
+      if (FittedPlan fewer = plan(blocks, models.back()); fewer.fits)
+        most = number, best = std::move(fewer);
       else
-        too_few = middle;
+        too_few = number;
+    }
+  };
+  if (!best.fits && options.recompute_to_fit > 0) {
+    const ShardingOptions& sharding = options.sharding;
+    const bool in_pieces =
+        !models.back()->sizes(sharding.batch, sharding.types.parameter, sharding.plan.cache).saved_in_pieces.empty();
+    blocks = model->blocks.size() - (in_pieces ? 0 : 1);  // of the last block, only an MLP in pieces is recomputed
+    find_fewest(blocks, given);
+    if (!best.fits && inputs == 0 && !is_host(model->device().kind)) {
+      inputs = model->blocks.size() - 1;
+      find_fewest(inputs, 0);
     }
   }
   for (std::size_t i = 0; best.fits && i + 1 < models.size(); ++i)
     if (FittedPlan larger = plan(blocks, models[i]); larger.fits) return larger;
   return best;
+}
+
+std::string describe_choice(const PlanOptions& plan) {
+  const std::size_t n = plan.recomputed_blocks, m = plan.offloaded_inputs;
+  return format("`number of recomputed blocks` {}{}{}", n, n > 0 && m > 0 ? " `inputs of blocks on the host`" : "",
+                n > m && m > 0 ? format(" `number of offloaded inputs` {}", m) : "");
 }
 
 std::string describe_beside_plan(const MemoryAccount& m) {

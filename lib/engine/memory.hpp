@@ -63,15 +63,19 @@ ShardedPlan plan_two_micro_batches(const Model& model, ShardingOptions options, 
 
 /// What a run changes to need no more memory than it may.
 struct FittedPlan {
-  std::shared_ptr<const Model> model;  // the given one, or the same with smaller pieces of logits
-  std::size_t recomputed_blocks = 0;
-  MemoryAccount memory;  // of rank 0
+  std::shared_ptr<const Model> model;                       // the given one, or the same with smaller pieces of logits
+  std::size_t recomputed_blocks = 0, offloaded_inputs = 0;  // as in PlanOptions
+  MemoryAccount memory;                                     // of rank 0
   bool fits = true;
 };
-/// Applies options.memory_limit and options.recompute_to_fit. Recomputes as few blocks as possible; then the pieces of logits
-/// are as large as possible. If nothing fits, returns what needs least.
+/// Applies options.memory_limit and options.recompute_to_fit. Recomputes as few blocks as possible. If even all of them are not
+/// enough, a GPU keeps the inputs of as few blocks as possible on the host. Then the pieces of logits are as large as possible.
+/// If nothing fits, returns what needs least.
 FittedPlan fit_plan(std::shared_ptr<const Model> model, const EngineOptions& options, MeshShape mesh, Cluster cluster,
                     ProgramMemory program);
+
+/// The choice of recomputed blocks and of inputs on the host, as options.
+std::string describe_choice(const PlanOptions& plan);
 
 /// Describes the memory outside the plan, in lines like "    16.0 KiB of staging for communication".
 std::string describe_beside_plan(const MemoryAccount& memory);

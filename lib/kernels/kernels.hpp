@@ -129,14 +129,14 @@ std::size_t column_sum_scratch(std::size_t C, const DeviceTraits& device);
 // --- dropout.cpp -------------------------------------------------------------------------------------------------------
 /// Selects the elements of a tensor that dropout keeps. The mask is a function of only (seed, site, update, global index): the
 /// backward pass and recomputation generate the same mask again, and the mask does not depend on how an update is divided into
-/// micro-batches and ranks. Row r of a call is position r mod T of the update's sequence first_sequence + r / T. The rate is
-/// rounded to a multiple of 2^-16.
+/// micro-batches and ranks. Row r of a call is row r + first_row of the micro-batch; row n of the micro-batch is position n mod
+/// T of the update's sequence first_sequence + n / T. The rate is rounded to a multiple of 2^-16.
 struct DropoutMask {
   std::uint32_t key[2] = {};         // a hash of (seed, site, update)
   std::uint32_t first_sequence = 0;  // the first sequence's index in the update, over all ranks and micro-batches
   std::int32_t dropped = 0;          // the rate in units of 2^-16; 0: no dropout
   float scale = 1;                   // the factor of kept elements: 65536 / (65536 - dropped)
-  std::size_t T = 1;
+  std::size_t T = 1, first_row = 0;
 };
 /// `site` is a number that is different for each place of the model where dropout is applied.
 DropoutMask dropout_mask(float rate, std::uint32_t seed, std::uint32_t site, std::uint64_t update, std::uint64_t first_sequence,

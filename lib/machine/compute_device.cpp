@@ -128,6 +128,7 @@ void check_bias_gelu_fusion(const TransformerConfig& config, DType type, DeviceK
 ShardingOptions options_for(DeviceKind kind, ShardingOptions options) {
   for (const Space** place : {&options.plan.places.parameters, &options.plan.places.optimizer, &options.plan.places.gradients})
     if (is_host(kind) && *place == &spaces::host) *place = nullptr;
+  if (is_host(kind)) options.plan.offloaded_inputs = 0;
   return options;
 }
 

@@ -9,6 +9,9 @@
 // Backward runs these lines in reverse. It updates dx, the gradient of the residual stream, in place: each branch adds its
 // gradient to dx. Gradients of other tensors overwrite saved tensors that are no longer needed, so that backward needs little
 // scratch.
+//
+// With StageContext::in_pieces, the last of the lines above and its gradients are computed for some rows at a time, in scratch,
+// and backward computes the line again before it needs it.
 #include "base/format.hpp"
 #include "nn/attention.hpp"
 #include "nn/rope.hpp"
@@ -27,7 +30,7 @@ struct SavedTensors {
   float *q_stats, *k_stats, *lse, *attention_branch_stats, *ffn_branch_stats, *stats1, *stats2;
 
   SavedTensors(const StageKernels<E>& stage, float* saved) {
-    const Saved at{stage.config, stage.context.shape, dtype_of<E>};
+    const Saved at{stage.config, stage.context.shape, dtype_of<E>, stage.context.in_pieces};
     float* const cheap = stage.context.cheap ? stage.context.cheap : saved + at.kept;
     q = values_at<E>(saved, at.q), k = values_at<E>(saved, at.k), q_stats = saved + at.q_stats, k_stats = saved + at.k_stats;
     qkv = values_at<E>(saved, at.qkv), attention = values_at<E>(saved, at.attention), mid = values_at<E>(saved, at.mid);
@@ -38,6 +41,27 @@ struct SavedTensors {
     stats1 = cheap + at.stats1, stats2 = cheap + at.stats2;
   }
 };
+
+/// Calls f(stage, at, first row, write) with all rows of the stage or, with context.in_pieces, for one piece of rows after the
+/// other: then `at` has the MLP's tensors in scratch. `write` is that of the first piece; later ones add.
+template <class E, class F>
+void for_rows_of_mlp(const StageKernels<E>& stage, const SavedTensors<E>& at, Write write, F f) {
+  if (!stage.context.in_pieces) return f(stage, at, std::size_t{0}, write);
+  const std::size_t R = stage.R(), most = mlp_piece_rows(stage.config, R, stage.device);
+  for (std::size_t first = 0; first < R; first += most) {
+    StageContext context = stage.context;
+    context.shape = {1, std::min(most, R - first)};
+    const StageKernels<E> rows(stage.transformer, context, stage.first_row + first, stage.sequence_length);
+    const PieceScratch piece{rows.scratch};
+    SavedTensors<E> of_rows = at;
+    of_rows.mid += first * stage.config.width;
+    of_rows.norm2 = rows.scratch_values(piece.norm2), of_rows.stats2 = rows.scratch_at(piece.stats2);
+    of_rows.pre = rows.scratch_values(piece.pre), of_rows.activated = rows.scratch_values(piece.activated);
+    of_rows.ffn_branch = rows.scratch_values(piece.ffn_branch),
+    of_rows.ffn_branch_stats = rows.scratch_at(piece.ffn_branch_stats);
+    f(rows, of_rows, first, first == 0 ? write : Write::add);
+  }
+}
 
 /// Computes qkv[R,(H+2K)D]. Each row has q, then k, then v.
 template <class E>
@@ -293,31 +317,58 @@ const E* branch_norm_backward(const StageKernels<E>& stage, const Norm& norm, co
   return branch;
 }
 
-/// The part of a block after attention. If x_out is null, it ends when all saved tensors are computed.
+/// The MLP of a block, from the residual stream after attention. If x_out is null, it ends when all that backward needs is
+/// computed.
+template <class E>
+void mlp_forward(const StageKernels<E>& stage, const BlockParameters& parameters, std::size_t block, const SavedTensors<E>& at,
+                 E* x_out) {
+  const std::size_t R = stage.R(), C = stage.config.width;
+  const bool norms = stage.config.branch_norms;
+  stage.norm_forward(parameters.norm2, at.norm2, at.stats2, at.mid, R);
+  ffn_in_forward(stage, parameters.ffn_in, at.norm2, at.pre, at.activated);
+  if (x_out == nullptr && !norms) return;
+  E* const ffn_branch = norms ? at.ffn_branch : x_out;
+  const E* bias = stage.weight(parameters.ffn_out.bias);
+  stage.linear_forward(parameters.ffn_out, at.activated, ffn_branch, C);
+  if (norms)
+    bias = normalise_branch(stage, parameters.ffn_norm, x_out ? x_out : stage.scratch_values(stage.scratch.d_branch),
+                            at.ffn_branch_stats, ffn_branch, bias);
+  if (x_out == nullptr) return;
+  kernels::add_residual(stage.context.stream, x_out, at.mid, x_out, bias, R, C,
+                        stage.dropout_mask(DropoutSite::ffn_out, block));
+}
+
+/// The part of a block after attention. If x_out is null, it ends when all saved tensors are computed. x_out may be x_in.
 template <class E>
 void add_branches(const StageKernels<E>& stage, const BlockParameters& parameters, std::size_t block, const SavedTensors<E>& at,
                   const E* x_in, E* x_out) {
   const std::size_t R = stage.R(), C = stage.config.width;
-  Stream& stream = stage.context.stream;
   const bool norms = stage.config.branch_norms;
   E* const attention_branch = norms ? at.attention_branch : at.mid;
   const E* bias = stage.weight(parameters.attention_out.bias);
   stage.linear_forward(parameters.attention_out, at.attention, attention_branch, C);
   if (norms)
     bias = normalise_branch(stage, parameters.attention_norm, at.mid, at.attention_branch_stats, attention_branch, bias);
-  kernels::add_residual(stream, at.mid, x_in, at.mid, bias, R, C, stage.dropout_mask(DropoutSite::attention_out, block));
+  kernels::add_residual(stage.context.stream, at.mid, x_in, at.mid, bias, R, C,
+                        stage.dropout_mask(DropoutSite::attention_out, block));
+  if (x_out == nullptr && stage.context.in_pieces) return;
+  for_rows_of_mlp(stage, at, Write::overwrite,
+                  [&](const StageKernels<E>& rows, const SavedTensors<E>& at_rows, std::size_t first, Write) -> void {
+                    mlp_forward(rows, parameters, block, at_rows, x_out ? x_out + first * C : nullptr);
+                  });
+}
 
-  stage.norm_forward(parameters.norm2, at.norm2, at.stats2, at.mid, R);
-  ffn_in_forward(stage, parameters.ffn_in, at.norm2, at.pre, at.activated);
-  if (x_out == nullptr && !norms) return;
-  E* const ffn_branch = norms ? at.ffn_branch : x_out;
-  bias = stage.weight(parameters.ffn_out.bias);
-  stage.linear_forward(parameters.ffn_out, at.activated, ffn_branch, C);
-  if (norms)
-    bias = normalise_branch(stage, parameters.ffn_norm, x_out ? x_out : stage.scratch_values(stage.scratch.d_branch),
-                            at.ffn_branch_stats, ffn_branch, bias);
-  if (x_out == nullptr) return;
-  kernels::add_residual(stream, x_out, at.mid, x_out, bias, R, C, stage.dropout_mask(DropoutSite::ffn_out, block));
+template <class E>
+void mlp_backward(const StageKernels<E>& stage, const BlockParameters& parameters, std::size_t block, const SavedTensors<E>& at,
+                  E* dx, Write write) {
+  E* const d_pre = at.activated;
+  const E* const d_branch =
+      branch_norm_backward(stage, parameters.ffn_norm, stage.branch_gradient(DropoutSite::ffn_out, block, dx), at.ffn_branch,
+                           at.ffn_branch_stats, write);
+  stage.linear_backward_parameters(parameters.ffn_out, at.activated, d_branch, stage.config.width, write);
+  activation_backward(stage, parameters.ffn_out, d_branch, at.pre, d_pre);
+  ffn_in_backward(stage, parameters.ffn_in, at.norm2, d_pre, write);
+  stage.norm_backward(parameters.norm2, dx, Write::add, at.norm2, at.mid, at.stats2, write);
 }
 
 class Block final : public BlockStage {
@@ -353,19 +404,15 @@ class Block final : public BlockStage {
     const SavedTensors<E> at(stage, saved);
     const BlockParameters& parameters = stage.uses.blocks[number_];
     const std::size_t C = stage.config.width;
-
-    E* const d_pre = at.activated;
-    const E* d_branch =
-        branch_norm_backward(stage, parameters.ffn_norm, stage.branch_gradient(DropoutSite::ffn_out, number_, dx),
-                             at.ffn_branch, at.ffn_branch_stats, write);
-    stage.linear_backward_parameters(parameters.ffn_out, at.activated, d_branch, C, write);
-    activation_backward(stage, parameters.ffn_out, d_branch, at.pre, d_pre);
-    ffn_in_backward(stage, parameters.ffn_in, at.norm2, d_pre, write);
-    stage.norm_backward(parameters.norm2, dx, Write::add, at.norm2, at.mid, at.stats2, write);
+    for_rows_of_mlp(stage, at, write,
+                    [&](const StageKernels<E>& rows, const SavedTensors<E>& at_rows, std::size_t first, Write how) -> void {
+                      if (stage.context.in_pieces) mlp_forward(rows, parameters, number_, at_rows, static_cast<E*>(nullptr));
+                      mlp_backward(rows, parameters, number_, at_rows, dx + first * C, how);
+                    });
 
     E* const d_attention = at.mid;
     E* const d_qkv = stage.scratch_values(stage.scratch.d_qkv);
-    d_branch =
+    const E* const d_branch =
         branch_norm_backward(stage, parameters.attention_norm, stage.branch_gradient(DropoutSite::attention_out, number_, dx),
                              at.attention_branch, at.attention_branch_stats, write);
     stage.linear_backward_parameters(parameters.attention_out, at.attention, d_branch, C, write);
@@ -422,16 +469,16 @@ void Transformer::block_decode(const StageContext& context, std::size_t block, c
     if (wanted == 0) return;
     StageContext of_wanted = context;
     of_wanted.shape = {1, wanted};
-    E *const in = at.norm1, *const out = at.norm2;  // [wanted,C], in memory that is no longer needed
+    E* const wanted_x = at.norm1;  // [wanted,C]: inputs, then outputs
     RowRun run{};
     for (std::size_t i = 0; i < wanted; i += run.count) {
       run = run_of(rows, i, kept);
-      context.stream.copy(in + i * C, x + run.row * C, run.count * C * sizeof(E));
+      context.stream.copy(wanted_x + i * C, x + run.row * C, run.count * C * sizeof(E));
     }
-    add_branches(StageKernels<E>(*this, of_wanted), parameters, block, at, in, out);
+    add_branches(StageKernels<E>(*this, of_wanted), parameters, block, at, wanted_x, wanted_x);
     for (std::size_t i = 0; i < wanted; i += run.count) {
       run = run_of(rows, i, kept);
-      context.stream.copy(y + run.row * C, out + i * C, run.count * C * sizeof(E));
+      context.stream.copy(y + run.row * C, wanted_x + i * C, run.count * C * sizeof(E));
     }
   });
 }

@@ -51,7 +51,8 @@ struct Dropout {
 /// `loss_terms` are those of LossStage::forward_backward(); other models than Transformer do not have them. `positions`: [R] or
 /// null (see kernels::AttentionShape). With positions, each document of a sequence is computed as a separate sequence. `cheap`
 /// is the memory for the part of a block's saved activations that is cheap to recompute (Recomputation). If it is null, this
-/// part is in `saved`, after the other part.
+/// part is in `saved`, after the other part. `in_pieces`: `saved` has nothing of the block's MLP, of which only some rows exist
+/// at a time, in scratch; see ModelSizes.
 struct StageContext {
   Stream& stream;
   std::span<const void* const> weights;
@@ -64,6 +65,7 @@ struct StageContext {
   const std::int32_t* positions = nullptr;
   kernels::LossTerms loss_terms = {};
   float* cheap = nullptr;
+  bool in_pieces = false;
 };
 
 /// The tokens of a decoding step: row r is at position positions[r] of sequence sequences[r] in the key-value caches. Earlier
@@ -86,6 +88,10 @@ struct ModelSizes {
   std::vector<std::size_t> saved = {};        // kept by each block from forward to backward, besides its input
   std::vector<std::size_t> kept = {};         // the part of `saved` that selective checkpointing keeps
   std::size_t scratch = 0;                    // enough for each stage
+  /// The same if all blocks compute their MLP in several pieces of rows, in scratch. Empty and 0: all rows are one piece, or
+  /// the model's blocks cannot do it.
+  std::vector<std::size_t> saved_in_pieces = {};
+  std::size_t scratch_in_pieces = 0;
   /// Whether the forward pass of the first stage uses scratch memory, and its backward pass reads parameters. All others do.
   bool first_uses_scratch = false, first_backward_reads = false;
   std::size_t inputs = 0, targets = 0;  // of a batch, with elements of 4 bytes
@@ -122,7 +128,7 @@ struct InputStage : Stage {
 struct BlockStage : Stage {
   using Stage::Stage;
   /// Computes x_out from x_in, and fills `saved`. x_out must not be x_in. If x_out is null, only `saved` is computed
-  /// (recomputation).
+  /// (recomputation). With context.in_pieces, `saved` has nothing of the MLP, and backward() computes the MLP again.
   virtual void forward(const StageContext& context, const void* x_in, void* x_out, float* saved) const = 0;
   /// On entry, dx is the gradient of x_out; it is replaced by the gradient of x_in. By `write`, the gradients of the block's
   /// parameters are overwritten or added to. `saved` may be overwritten.

@@ -55,11 +55,13 @@ inline kernels::CacheShape cache_of(const TransformerConfig& c, const kernels::C
 
 /// The offsets of a block's saved activations: in the part that selective checkpointing keeps (`kept` is its size), then in the
 /// part that is cheap to recompute (`cheap` is its size). Backward overwrites most of them with gradients: see block.cpp.
+/// `in_pieces`: nothing of the MLP is saved, which has `M` rows.
 struct Saved {
   const TransformerConfig& c;
   BatchShape shape;
   DType type;
-  std::size_t R = shape.rows(), C = c.width, F = c.ffn_width;
+  bool in_pieces = false;
+  std::size_t R = shape.rows(), M = in_pieces ? 0 : R, C = c.width, F = c.ffn_width;
   Offsets at{size_of(type)}, again = at;
   std::size_t qkv = at.take_values(R * qkv_width(c));  // [R,(H+2K)D], after bias, norm and rotation
   // Queries and keys before their norm, if they have one: [R,HD], [R,KD].
@@ -69,26 +71,40 @@ struct Saved {
   std::size_t attention = at.take_values(R * attention_width(c)), lse = at.take(R * c.heads);  // [R,HD], [B,H,T]
   // The branches before their norms, if they have some: [R,C] each.
   std::size_t attention_branch = at.take_values(c.branch_norms ? R * C : 0);
-  std::size_t ffn_branch = at.take_values(c.branch_norms ? R * C : 0);
-  std::size_t attention_branch_stats = at.take(c.branch_norms ? R : 0), ffn_branch_stats = at.take(c.branch_norms ? R : 0);
+  std::size_t ffn_branch = at.take_values(c.branch_norms ? M * C : 0);
+  std::size_t attention_branch_stats = at.take(c.branch_norms ? R : 0), ffn_branch_stats = at.take(c.branch_norms ? M : 0);
   // The residual stream after attention, [R,C]; in backward the gradient of `attention`, [R,HD].
   std::size_t mid = at.take_values(R * std::max(C, attention_width(c)));
   // The input of the activation function: [R,F], or gate and up [2,R,F].
-  std::size_t pre = at.take_values(R * F * (is_gated(c.activation) ? 2 : 1));
+  std::size_t pre = at.take_values(M * F * (is_gated(c.activation) ? 2 : 1));
   std::size_t kept = at.end();
   std::size_t norm1 = again.take_values(R * C), stats1 = again.take(2 * R);  // [R,C], [R,2] at most; in the cheap part
-  std::size_t norm2 = again.take_values(R * C), stats2 = again.take(2 * R);  // likewise
-  std::size_t activated = again.take_values(R * F);                          // [R,F]
+  std::size_t norm2 = again.take_values(M * C), stats2 = again.take(2 * M);  // likewise
+  std::size_t activated = again.take_values(M * F);                          // [R,F]
   std::size_t cheap = again.end();
 };
 
 /// The number of rows of logits in memory at once: R rows are divided into equal chunks. The number depends only on the sizes
 /// and the kind of device, so that a run is reproducible.
 inline std::size_t head_chunk_rows(std::size_t R, std::size_t V, const DeviceTraits& device) {
-  const std::size_t most = std::max<std::size_t>(64, device.logits_bytes / sizeof(float) / V);
+  const std::size_t most = std::max(device.piece_rows, device.logits_bytes / sizeof(float) / V);
   const std::size_t chunks = (R + most - 1) / most;
   if (chunks <= 1) return R;
-  return std::min(R, round_up((R + chunks - 1) / chunks, 16));  // gemm over an odd number of rows is slower
+  // gemm over an odd number of rows is slower
+  return std::min(R, round_up((R + chunks - 1) / chunks, std::min<std::size_t>(device.piece_rows, 16)));
+}
+
+/// The number of rows of a recomputed block's MLP in memory at once, by the same rule: a row has the norm's output, the inputs
+/// and the output of the activation function, and the gradient of a gate's product.
+inline std::size_t mlp_row_numel(const TransformerConfig& c) {
+  return c.width + (is_gated(c.activation) ? 4 : 2) * c.ffn_width;
+}
+inline std::size_t mlp_piece_rows(const TransformerConfig& c, std::size_t R, const DeviceTraits& device) {
+  return head_chunk_rows(R, mlp_row_numel(c), device);
+}
+/// At least mlp_piece_rows() of any number of rows.
+inline std::size_t most_mlp_rows(const TransformerConfig& c, const DeviceTraits& device) {
+  return round_up(std::max(device.piece_rows, device.logits_bytes / sizeof(float) / mlp_row_numel(c)), 16);
 }
 
 /// The number of columns of logits that one matrix product computes, as a matrix of its own; the last piece may have fewer.
@@ -143,7 +159,20 @@ struct Scratch {
   std::size_t logits =
       head.take_values(std::max(chunk, sizeof(float) / size_of(type)) * round_up(c.vocab_size, device.logits_alignment));
   std::size_t d_norm = head.take(chunk * C);
-  std::size_t numel = std::max({block.end(), activation.end(), branch.end(), head.end()});
+  std::size_t without_mlp = std::max({block.end(), branch.end(), head.end()}), numel = std::max(without_mlp, activation.end());
+};
+
+/// Offsets in scratch of a piece of an MLP's rows, after what its projections use: `others` is the scratch of these rows. The
+/// tensors are those of Saved.
+struct PieceScratch {
+  const Scratch others;
+  const TransformerConfig& c = others.c;
+  std::size_t R = others.R, C = c.width, F = c.ffn_width;
+  Offsets at{size_of(others.type), std::max(others.activation.end(), others.branch.end())};
+  std::size_t norm2 = at.take_values(R * C), stats2 = at.take(2 * R);
+  std::size_t pre = at.take_values(R * F * (is_gated(c.activation) ? 2 : 1)), activated = at.take_values(R * F);
+  std::size_t ffn_branch = at.take_values(c.branch_norms ? R * C : 0), ffn_branch_stats = at.take(c.branch_norms ? R : 0);
+  std::size_t numel = at.end();
 };
 
 /// Offsets in the scratch memory of decoding, after the small areas of Scratch.
@@ -170,26 +199,33 @@ enum class DropoutSite : std::uint32_t { embedding, attention_probabilities, att
 inline constexpr std::uint32_t first_adapter_site = std::uint32_t{1} << 31;
 
 /// The operations of a stage on its tensors; E is the type of weights and activations. Weights must not be null. Gradients are
-/// null if they are not needed.
+/// null if they are not needed. The stage may have only some rows of a batch, from `first` on, of sequences of T tokens.
 template <class E>
 class StageKernels {
  public:
-  StageKernels(const Transformer& transformer, const StageContext& stage_context)
-      : config(transformer.config()),
-        uses(transformer.uses()),
-        device(transformer.device()),
+  StageKernels(const Transformer& model, const StageContext& stage_context)
+      : StageKernels(model, stage_context, 0, stage_context.shape.T) {}
+  StageKernels(const Transformer& model, const StageContext& stage_context, std::size_t first, std::size_t T)
+      : transformer(model),
+        config(model.config()),
+        uses(model.uses()),
+        device(model.device()),
         context(stage_context),
-        scratch{config, context.shape, dtype_of<E>, device} {
+        scratch{config, context.shape, dtype_of<E>, device},
+        first_row(first),
+        sequence_length(T) {
     expect(device.kind == context.stream.kind(), "a model runs on the kind of device that it was sized for");
     expect(!is_host(device.kind) || static_cast<std::size_t>(kernels::threads()) <= device.threads,
            "there is scratch memory for each thread");
   }
 
+  const Transformer& transformer;
   const TransformerConfig& config;
   const ModelParameters& uses;
   const DeviceTraits& device;
   const StageContext& context;
   const Scratch scratch;
+  const std::size_t first_row, sequence_length;
 
   std::size_t R() const { return context.shape.rows(); }
   float* scratch_at(std::size_t offset) const { return context.scratch + offset; }
@@ -233,15 +269,13 @@ class StageKernels {
     const Dropout& dropout = context.dropout;
     const float rate = site == DropoutSite::attention_probabilities ? dropout.attention : dropout.residual;
     if (rate == 0) return {};
-    return kernels::dropout_mask(rate, dropout.seed, narrow<std::uint32_t>(4 * block) + static_cast<std::uint32_t>(site),
-                                 dropout.update, dropout.first_sequence, context.shape.T);
+    return mask_of(rate, narrow<std::uint32_t>(4 * block) + static_cast<std::uint32_t>(site));
   }
   /// The mask of the input of a projection's adapter.
   kernels::DropoutMask adapter_mask(const Linear& linear) const {
     const Dropout& dropout = context.dropout;
     if (dropout.adapters == 0) return {};
-    return kernels::dropout_mask(dropout.adapters, dropout.seed, first_adapter_site + narrow<std::uint32_t>(linear.lora_a),
-                                 dropout.update, dropout.first_sequence, context.shape.T);
+    return mask_of(dropout.adapters, first_adapter_site + narrow<std::uint32_t>(linear.lora_a));
   }
   /// The gradient of a branch's output (embedding, attention or MLP), from dx, the gradient of the residual stream. It is dx
   /// itself or, with dropout, dx times the mask.
@@ -377,6 +411,13 @@ class StageKernels {
   }
 
  private:
+  kernels::DropoutMask mask_of(float rate, std::uint32_t site) const {
+    const Dropout& dropout = context.dropout;
+    kernels::DropoutMask mask =
+        kernels::dropout_mask(rate, dropout.seed, site, dropout.update, dropout.first_sequence, sequence_length);
+    mask.first_row = first_row;
+    return mask;
+  }
   /// Returns true if the products of this projection may have epilogues.
   bool fuses(const Linear& linear) const { return device.fuses_biases && linear.lora_a < 0; }
   /// The input of a projection's adapter: x[R,in] or, with dropout, x times the mask, in scratch.

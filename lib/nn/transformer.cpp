@@ -27,13 +27,20 @@ Transformer::Transformer(TransformerConfig config, const DeviceTraits& device) :
 }
 
 ModelSizes Transformer::sizes(BatchShape shape, DType type, const kernels::CacheShape& cache) const {
-  const stages::Saved saved{config_, shape, type};
+  const stages::Saved saved{config_, shape, type}, in_pieces{config_, shape, type, true};
   const std::size_t batch = shape.rows() * sizeof(std::int32_t);
-  std::size_t scratch = stages::Scratch{config_, shape, type, device_}.numel;
+  const stages::Scratch of_all{config_, shape, type, device_};
+  std::size_t scratch = of_all.numel, scratch_in_pieces = of_all.without_mlp;
   if (cache.positions > 0) {
     const stages::Scratch of_one{config_, {1, 1}, type, device_};
-    scratch = std::max(scratch, stages::DecodingScratch{of_one, cache}.numel);
+    const std::size_t of_steps = stages::DecodingScratch{of_one, cache}.numel;
+    scratch = std::max(scratch, of_steps), scratch_in_pieces = std::max(scratch_in_pieces, of_steps);
   }
+  const std::size_t piece = stages::mlp_piece_rows(config_, shape.rows(), device_);
+  const bool divides = piece < shape.rows();
+  // The rows of a step of decoding can be divided into larger pieces.
+  const std::size_t most = cache.positions > 0 ? std::min(shape.rows(), stages::most_mlp_rows(config_, device_)) : piece;
+  const std::size_t of_piece = stages::PieceScratch{{config_, {1, most}, type, device_}}.numel;
   std::vector<std::size_t> caches;
   for (std::size_t block = 0; block < config_.layers; ++block)
     caches.push_back(cache.sequences * stages::cache_of(config_, cache, block).positions * stages::cached_width(config_) *
@@ -42,6 +49,8 @@ ModelSizes Transformer::sizes(BatchShape shape, DType type, const kernels::Cache
           .saved = std::vector(config_.layers, (saved.kept + saved.cheap) * sizeof(float)),
           .kept = std::vector(config_.layers, saved.kept * sizeof(float)),
           .scratch = scratch * sizeof(float),
+          .saved_in_pieces = std::vector(divides ? config_.layers : 0, (in_pieces.kept + in_pieces.cheap) * sizeof(float)),
+          .scratch_in_pieces = divides ? std::max(scratch_in_pieces, of_piece) * sizeof(float) : 0,
           .inputs = batch,
           .targets = batch,
           .losses = shape.rows() * sizeof(float),

@@ -36,24 +36,35 @@ Cost StageWork::forward(std::size_t block) const {
           .memory_bytes = numbers(norms + residuals + activation() + heads() + biases()) + expansion_[1 + block]};
 }
 
-Cost StageWork::recompute(std::size_t block) const {
+Cost StageWork::recompute(std::size_t block, bool in_pieces) const {
   const double C = real(c_.width);
   Cost cost = forward(block);
-  if (c_.branch_norms) return cost;  // backward needs the last product
-  cost.product_flops -= 2 * R_ * real(c_.ffn_width) * C;
-  cost.memory_bytes -= numbers(3 * C) + last_expansion_[1 + block];
+  if (!c_.branch_norms) {  // else backward needs the last product
+    cost.product_flops -= 2 * R_ * real(c_.ffn_width) * C;
+    cost.memory_bytes -= numbers(3 * C) + last_expansion_[1 + block];
+  }
+  if (!in_pieces) return cost;
+  const Cost later = mlp_again();
+  cost.product_flops -= later.product_flops, cost.memory_bytes -= later.memory_bytes;
   return cost;
+}
+/// What backward needs of an MLP: its norm, its products, the last one only if a norm follows, and its activation function.
+Cost StageWork::mlp_again() const {
+  const double C = real(c_.width), products = (is_gated(c_.activation) ? 2 : 1) + (c_.branch_norms ? 1 : 0);
+  return {.product_flops = 2 * R_ * products * real(c_.ffn_width) * C,
+          .memory_bytes = numbers((c_.branch_norms ? 4 : 2) * C + activation())};
 }
 
 Cost StageWork::recompute_cheap() const { return {.memory_bytes = numbers(2 * 2 * real(c_.width) + activation())}; }
 
 /// In attention, forward has 2 matrix products, and backward has 5, because it recomputes the probabilities.
-Cost StageWork::backward(std::size_t block) const {
+Cost StageWork::backward(std::size_t block, bool in_pieces) const {
+  const Cost again = in_pieces ? mlp_again() : Cost();
   const double C = real(c_.width), F = real(c_.ffn_width);
   const double norms = (c_.branch_norms ? 4 : 2) * 4 * C, activations = (is_gated(c_.activation) ? 5 : 3) * F;
-  return {.product_flops = 2 * R_ * (matrices_[1 + block] + trained_matrices_[1 + block]),
+  return {.product_flops = 2 * R_ * (matrices_[1 + block] + trained_matrices_[1 + block]) + again.product_flops,
           .attention_backward_flops = 5 * attention(block),
-          .memory_bytes = numbers(norms + activations + heads() + biases()) + expansion_[1 + block]};
+          .memory_bytes = numbers(norms + activations + heads() + biases()) + expansion_[1 + block] + again.memory_bytes};
 }
 
 Cost StageWork::embedding_forward() const {

@@ -23,14 +23,16 @@ class StageWork {
 
   Cost embedding_forward() const;
   Cost forward(std::size_t block) const;
-  /// The forward pass without the block's last matrix product and the addition to the residual stream.
-  Cost recompute(std::size_t block) const;
+  /// The forward pass without the block's last matrix product and the addition to the residual stream. `in_pieces`: backward()
+  /// computes the MLP again instead.
+  Cost recompute(std::size_t block, bool in_pieces) const;
   Cost recompute_cheap() const;
-  Cost backward(std::size_t block) const;
+  Cost backward(std::size_t block, bool in_pieces) const;
   Cost embedding_backward() const;
   Cost head() const;
 
  private:
+  Cost mlp_again() const;
   double numbers(double per_row) const { return R_ * per_row * size_; }
   double attention(std::size_t block) const;
   double activation() const;

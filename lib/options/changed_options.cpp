@@ -29,8 +29,8 @@ std::span<const std::string_view> options_that_keep_results() {
       // Options for which rank stores and computes what, and when.
       "sharding-strategy", "shard-group-size", "wrap-policy", "wrap-layers", "min-num-params", "wrap-units",
       "backward-prefetch", "forward-prefetch", "limit-all-gathers", "accumulate-unsharded", "invariant", "ignore-params",
-      "checkpoint-activations", "checkpoint-policy", "checkpoint-every", "recompute-num-layers", "offload-params",
-      "offload-optimizer", "nvme-path", "device",
+      "checkpoint-activations", "checkpoint-policy", "checkpoint-every", "recompute-num-layers", "offload-activations",
+      "cpu-offloading-num-layers", "offload-params", "offload-optimizer", "nvme-path", "device",
       "attention-backend",  // a resumed run compares the library that is used
       "comm", "sum-order", "sum-staging", "collective-timeout", "comm-thread", "threads",
       // Checkpoints, and the starting point of this run.

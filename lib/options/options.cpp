@@ -683,15 +683,25 @@ void add_memory_options(OptionTable& table, TrainOptions& o) {
   table
       .text("recompute-num-layers", "N", o.recompute_num_layers,
             "Instead of --checkpoint-activations: recompute the first N blocks, and keep the activations of the others. auto: "
-            "the fewest blocks with which a rank needs no more memory than is free, or than --memory-limit. No bit depends on "
-            "N.")
+            "the fewest blocks with which a rank needs no more memory than is free, or than --memory-limit; on a GPU, if all "
+            "are not enough, inputs of blocks are on the host, too.")
       .sets("number of recomputed blocks");
   table
+      .flag("offload-activations", o.offload_activations,
+            "On GPUs: keep the inputs of recomputed blocks in the host's memory until backward. Results are the same. "
+            "Implies --checkpoint-activations, unless --recompute-num-layers is given.")
+      .sets("inputs of blocks on the host");
+  table
+      .integer("cpu-offloading-num-layers", "N", o.offloaded_layers, {1, 1e6},
+               "With --offload-activations: only the inputs of the first N blocks.")
+      .unset("all blocks that are recomputed")
+      .sets("number of offloaded inputs");
+  table
       .size("memory-limit", "SIZE", o.memory_limit,
-            "Memory of a rank, on a GPU or a CPU. Pieces of logits get smaller if a rank needs more (not with --invariant, "
-            "because the bits then differ), and the program ends before it trains if that is not enough. fsdp-plan marks the "
-            "strategies "
-            "that fit, and names the one of them that communicates least.",
+            "Memory of a rank, on a GPU or a CPU. If a rank needs more, pieces of logits get smaller (not with --invariant, "
+            "because the bits then differ). Then, unless --checkpoint-activations or --recompute-num-layers is given, blocks "
+            "are recomputed, as with --recompute-num-layers auto. If that is not enough, the program ends before it trains. "
+            "fsdp-plan marks the strategies that fit, and names the one of them that communicates least.",
             std::size_t{1} << 20)
       .unset("no limit")
       .sets("memory limit");
@@ -700,7 +710,17 @@ void add_memory_options(OptionTable& table, TrainOptions& o) {
     PlanOptions& plan = sharding.plan;
     plan.recomputed_blocks =
         o.recompute_num_layers == "auto" ? 0 : read_blocks(read.typed("recompute-num-layers"), o.recompute_num_layers);
-    if (plan.checkpoint_activations && read.changed("recompute-num-layers"))
+    const bool is_numbered = read.changed("recompute-num-layers");
+    if (o.offload_activations && plan.checkpoint_policy == CheckpointPolicy::selective)
+      throw UserError(
+          "--offload-activations contradicts --checkpoint-policy selective (only inputs of blocks are kept on the host); leave "
+          "out one of them");
+    require(read.changed("cpu-offloading-num-layers"), "cpu-offloading-num-layers", o.offload_activations,
+            "--offload-activations");
+    if (o.offload_activations && !is_numbered) plan.checkpoint_activations = true;
+    plan.offloaded_inputs = !o.offload_activations ? 0 : o.offloaded_layers > 0 ? o.offloaded_layers : all_inputs;
+    o.chooses_blocks = o.recompute_num_layers == "auto" || (o.memory_limit > 0 && !is_numbered && !plan.checkpoint_activations);
+    if (plan.checkpoint_activations && is_numbered)
       throw UserError(
           "--recompute-num-layers contradicts --checkpoint-activations (one recomputes the first blocks, the other all but the "
           "last segment); leave out one of them");

@@ -65,6 +65,9 @@ struct TrainOptions : EngineOptions {
   bool reset_optimizer = false, reset_dataloader = false;
   bool no_verify = false;
   std::string recompute_num_layers = "0";  // or "auto"; a number sets sharding.plan.recomputed_blocks
+  bool offload_activations = false;        // these two set sharding.plan.offloaded_inputs
+  std::size_t offloaded_layers = 0;        // 0: all that are recomputed
+  bool chooses_blocks = false;             // the memory decides which blocks are recomputed
   // run
   std::string task = "language_modeling", criterion = "cross_entropy";  // the only accepted values, for fairseq command lines
   DeviceChoice device = DeviceChoice::automatic;

@@ -122,7 +122,7 @@ constexpr OtherOption rows[] = {
     {"use-orig-params fsdp-use-orig-params", "leave it out", "parameters always have their names"},
     {"sync-module-states fsdp-sync-module-states fsdp-cpu-ram-efficient-loading", "leave it out", "each rank reads or draws its own shards"},
     // memory and kernels
-    {"fsdp-activation-checkpointing deepspeed-activation-checkpointing activation-checkpoint.mode recompute-activations recompute-granularity offload-activations", "give --checkpoint-activations, with --checkpoint-policy block or selective"},
+    {"fsdp-activation-checkpointing deepspeed-activation-checkpointing activation-checkpoint.mode recompute-activations recompute-granularity", "give --checkpoint-activations, with --checkpoint-policy block or selective"},
     {"recompute-method", "give --recompute-num-layers N for block, or --checkpoint-activations --checkpoint-every N for uniform"},
     {"activation-checkpoint.selective-ac-option", "give --recompute-num-layers N"},
     {"fsdp-offload-params offload-param-device training.enable-cpu-offload", "give --offload-params cpu or nvme"},
@@ -182,7 +182,8 @@ constexpr OtherOption rows[] = {
     {"gradient-clip-val", "give --clip-norm"},
     {"dtype", "give --precision"},
     {"attn-implementation use-liger-kernel use-liger torch-compile-backend torch-compile-mode", "leave it out", "there is one kernel for each operation"},
-    {"gradient-checkpointing-kwargs activation-offloading", "give --checkpoint-activations, with --checkpoint-policy"},
+    {"activation-offloading activation-checkpoint-cpu-offload offload-residual cpu-checkpointing", "give --offload-activations"},
+    {"gradient-checkpointing-kwargs", "give --checkpoint-activations, with --checkpoint-policy"},
     {"optim-args lr-scheduler-kwargs", "give --adam-betas, --adam-eps, --momentum, --decay-updates, --end-learning-rate, --power", "each number is an option"},
     {"save-safetensors save-only-model", "see fsdp-consolidate --format safetensors", "a run needs all of its checkpoint"},
     {"load-best-model-at-end", "give --keep-best loss, and use the folder 'best' in --save-dir"},

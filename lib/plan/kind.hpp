@@ -109,6 +109,7 @@ struct Costing {
   const Layout& layout;
   const StageWork& stages;
   const OptimizerOptions& optimizer;
+  std::size_t blocks_in_pieces = 0;  // of the plan
 };
 
 struct Running;        // operations/running.hpp

@@ -221,13 +221,16 @@ enum class CheckpointPolicy { block, selective };
 /// when the next unit is needed (`none`).
 enum class BackwardPrefetch { pre, post, none };
 
+inline constexpr auto all_inputs = static_cast<std::size_t>(-1);  // PlanOptions::offloaded_inputs
+
 struct PlanOptions {
   bool training = true;  // false: evaluation only, without gradients and optimizer
   std::size_t micro_batches = 1;
   bool checkpoint_activations = false;
   CheckpointPolicy checkpoint_policy = CheckpointPolicy::block;
   std::size_t checkpoint_every = 1;  // policy `block`: blocks per segment; only the input of a segment is stored
-  // Recompute this many of the first blocks, instead of checkpoint_activations. The last block is never recomputed.
+  // Recompute this many of the first blocks, instead of checkpoint_activations. Of the last block, only an MLP in pieces is
+  // recomputed, because backward begins with it.
   std::size_t recomputed_blocks = 0;
   std::size_t parameter_slots = 2;  // the most units gathered at a time, besides units that stay gathered (rate limiter)
   std::size_t gradient_slots = 2;
@@ -243,8 +246,9 @@ struct PlanOptions {
   bool invariant = false;
   std::size_t sums_for = 0;  // allocate batches and, if invariant, partial sums for this many; 0: `micro_batches`
   StatePlaces places = {};
-  // If blocks are recomputed, keep the inputs of the recomputed segments in host memory from forward to backward.
-  bool offload_activations = false;
+  // Keep the inputs of recomputed segments that begin among this many of the first blocks in host memory, from forward to
+  // backward.
+  std::size_t offloaded_inputs = 0;
   DType optimizer_state_type = DType::f32;  // of states with the shape of the parameters
   bool average_weights = false;             // keep a moving average of the parameters, in fp32
   kernels::CacheShape cache = {};           // if not empty, the plan has a list for decoding, with caches of this shape
@@ -290,6 +294,7 @@ struct Plan {
   std::vector<Location> wide_master, wide_gradients;
   std::vector<std::vector<BufferId>> optimizer_state;  // [unit][state of the unit's rule]; empty if not trained
   std::vector<BufferId> averages;      // [unit]: this rank's part of the average; -1 if not trained; empty if there is none
+  std::size_t blocks_in_pieces = 0;    // this many of the first blocks compute their MLP in pieces: StageContext::in_pieces
   BufferId cheap = -1;                 // selective checkpointing: the recomputed part of a block's saved activations; else -1
   std::vector<BufferId> statistics;    // a buffer for each round of the optimizer's sums over whole tensors
   std::size_t directions_at_once = 2;  // Muon: the number of units whose update is computed together

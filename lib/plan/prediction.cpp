@@ -35,7 +35,7 @@ StepPrediction simulate(const Transformer& model, const ShardedPlan& planned, co
   const DType type = options.types.parameter;
   const Layout& layout = planned.layout;
   const StageWork stages(model, layout.trained(), options.batch, type);
-  const Costing costing{layout, stages, options.optimizer};
+  const Costing costing{layout, stages, options.optimizer, planned.plan.blocks_in_pieces};
   const double product_rate = gpu.flops(type) * efficiency.products,
                attention_forward_rate = gpu.flops(type) * efficiency.attention_forward,
                attention_backward_rate = gpu.flops(type) * efficiency.attention_backward,

@@ -324,13 +324,14 @@ Engine make_engine(const RunContext& run, const Origin& origin, const Machine& m
     check_sharding(origin.config, options.sharding, run.world.size());
     if (run.options.bias_gelu_fusion) check_bias_gelu_fusion(origin.config, options.sharding.types.parameter, machine.kind);
   });
-  if (const StatePlaces& at = options.sharding.plan.places;
-      is_host(machine.kind) && (at.parameters == &spaces::host || at.optimizer == &spaces::host))
+  if (const PlanOptions& plan = options.sharding.plan;
+      is_host(machine.kind) &&
+      (plan.places.parameters == &spaces::host || plan.places.optimizer == &spaces::host || plan.offloaded_inputs > 0))
     run.log.say("nothing is offloaded to the host: on CPUs all memory is the host's");
   if (options.sharding.plan.places.on_disk() && run.options.save.meanwhile())
     run.log.say("training waits for each save: its state, in files, is larger than a copy in memory may be");
   options.sharding = options_for(machine.kind, options.sharding);
-  if (run.options.recompute_num_layers == "auto") {
+  if (run.options.chooses_blocks) {
     agree(run.world, [&] {
       if (!machine.device && !is_host(machine.kind) && options.memory_limit == 0)
         throw UserError(

@@ -207,10 +207,14 @@ int train(const TrainOptions& given, Communicator& world) {
       memory_account(options, model, world, *machine.node,
                      {.snapshot = engine.saves_meanwhile(),
                       .trace_bytes = options.trace.file.empty() ? 0 : Recorder::bytes(model.plan(), options.trace.updates)});
-  if (const std::size_t limit = engine.options().recompute_to_fit; limit > 0)
-    log.say(format("--recompute-num-layers auto: {} of {} blocks are recomputed, with which a rank needs {} of {}",
-                   engine.options().sharding.plan.recomputed_blocks, model.model().blocks.size(),
-                   format_bytes(static_cast<double>(memory.total())), format_bytes(static_cast<double>(limit))));
+  if (const std::size_t limit = engine.options().recompute_to_fit; limit > 0) {
+    const PlanOptions& plan = engine.options().sharding.plan;
+    log.say(format("--{}: {} of {} blocks are recomputed, with which a rank needs {} of {}",
+                   options.recompute_num_layers == "auto" ? "recompute-num-layers auto" : "memory-limit",
+                   plan.recomputed_blocks, model.model().blocks.size(), format_bytes(static_cast<double>(memory.total())),
+                   format_bytes(static_cast<double>(limit))));
+    log.say("fits with: " + with_option_names(describe_choice(plan)));
+  }
   if (options.dry_run) {
     if (world.rank() == 0) print_plan(model, memory, machine.node->size());
     try_data(run, origin, machine, watch);

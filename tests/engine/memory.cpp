@@ -149,6 +149,7 @@ BOOST_AUTO_TEST_CASE(the_fewest_blocks_that_fit_are_recomputed) {
       for (std::size_t n = 0; n < 7; ++n)
         for (const std::size_t limit : {needs[n], needs[n] - 1}) {
           const auto first = std::find_if(needs.begin(), needs.end(), [&](std::size_t bytes) { return bytes <= limit; });
+          if (first == needs.end() && !is_host(kind)) continue;  // inputs of blocks go to the host
           const FittedPlan plan = fitted(limit);
           BOOST_TEST(plan.fits == (first != needs.end()));
           BOOST_TEST(plan.recomputed_blocks == (plan.fits ? static_cast<std::size_t>(first - needs.begin()) : 6u));
@@ -187,6 +188,76 @@ BOOST_AUTO_TEST_CASE(pieces_of_logits_get_smaller_for_a_memory_limit) {
     options.recompute_to_fit = 0;
     options.sharding.plan.invariant = true;  // then the size of pieces must not depend on the number of ranks
     BOOST_TEST(!fitted(whole - 1).fits);
+  }
+}
+
+// A row of a block of Llama-8B in bf16, in a batch whose MLPs are computed in pieces.
+BOOST_AUTO_TEST_CASE(an_mlp_in_pieces_saves_nothing_of_itself) {
+  constexpr std::size_t R = std::size_t{1} << 17, x = 2 * 4096, qkv = 2 * 6144, inner = 2 * 14336, lse = 4 * 32, norm = 4 * 2;
+  const TransformerConfig config = arch_config("llama-3.1-8b");
+  const ModelSizes sizes = Transformer(config, cuda_traits()).sizes({1, R}, DType::bf16, {});
+  BOOST_TEST(sizes.saved.front() == R * (4 * x + qkv + 3 * inner + lse + 2 * norm));
+  BOOST_TEST(sizes.saved_in_pieces.front() == R * (3 * x + qkv + lse + norm));
+  // With the input, the output and their gradient.
+  BOOST_TEST((sizes.saved.front() + 3 * R * x) / R / 1000 == 155u);
+  BOOST_TEST((sizes.saved_in_pieces.front() + 3 * R * x) / R / 1000 == 61u);
+  BOOST_TEST(sizes.scratch_in_pieces < sizes.scratch);
+  // In a smaller batch, one piece has all rows: the plan is that of kept MLPs.
+  BOOST_TEST(Transformer(config, cuda_traits()).sizes({1, 8192}, DType::bf16, {}).saved_in_pieces.empty());
+
+  EngineOptions options = of_large_batches(DeviceKind::cuda);
+  ConfigOverrides smaller;
+  smaller.layers = 4;
+  const auto model = std::make_shared<const Transformer>(override_config(config, smaller), cuda_traits());
+  options.sharding.batch = {.B = 1, .T = R};
+  const auto activations = [&](std::size_t blocks) {
+    options.sharding.plan.recomputed_blocks = blocks;
+    return fit_plan(model, options, {1, 1}, {1, 1}, {}).memory.of(BufferRole::activations);
+  };
+  BOOST_TEST(activations(0) == R * 6 * x + 4 * sizes.saved.front());
+  BOOST_TEST(activations(3) == R * 6 * x + sizes.saved.front());  // of the last block, which is kept
+  BOOST_TEST(activations(4) == R * 6 * x + sizes.saved_in_pieces.front());
+}
+
+// If even all recomputed blocks do not fit a GPU, inputs of blocks go to the host, as few as possible.
+BOOST_AUTO_TEST_CASE(the_fewest_inputs_that_fit_are_on_the_host) {
+  for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::cuda}) {
+    const auto model = with_large_logits(kind);
+    EngineOptions options = of_large_batches(kind);
+    const auto fitted = [&](std::size_t limit) {
+      options.recompute_to_fit = limit;
+      return fit_plan(model, options, {1, 1}, {1, 1}, {});
+    };
+    std::vector<std::size_t> needs;  // by number of inputs on the host
+    for (std::size_t m = 0; m < 7; ++m) {
+      EngineOptions tried = options;
+      tried.sharding.plan.recomputed_blocks = 6, tried.sharding.plan.offloaded_inputs = m;
+      needs.push_back(total(fit_plan(model, tried, {1, 1}, {1, 1}, {})));
+    }
+    if (kind == DeviceKind::cpu) {
+      BOOST_TEST(!fitted(needs.front() - 1).fits);
+      BOOST_TEST(fitted(needs.front() - 1).offloaded_inputs == 0u);
+      continue;
+    }
+    BOOST_TEST(std::is_sorted(needs.rbegin(), needs.rend()));
+    BOOST_TEST(needs[3] > needs[4]);
+    for (std::size_t m = 0; m < 7; ++m)
+      for (const std::size_t limit : {needs[m], needs[m] - 1}) {
+        const auto first = std::find_if(needs.begin(), needs.end(), [&](std::size_t bytes) { return bytes <= limit; });
+        const FittedPlan plan = fitted(limit);
+        BOOST_TEST(plan.fits == (first != needs.end()));
+        BOOST_TEST(plan.recomputed_blocks == 6u);
+        BOOST_TEST(plan.offloaded_inputs == (plan.fits ? static_cast<std::size_t>(first - needs.begin()) : 6u));
+        BOOST_TEST(total(plan) == needs[plan.offloaded_inputs]);
+      }
+    PlanOptions chosen;
+    chosen.recomputed_blocks = 6;
+    BOOST_TEST(with_option_names(describe_choice(chosen)) == "--recompute-num-layers 6");
+    chosen.offloaded_inputs = 4;
+    BOOST_TEST(with_option_names(describe_choice(chosen)) ==
+               "--recompute-num-layers 6 --offload-activations --cpu-offloading-num-layers 4");
+    chosen.offloaded_inputs = 6;
+    BOOST_TEST(with_option_names(describe_choice(chosen)) == "--recompute-num-layers 6 --offload-activations");
   }
 }
 

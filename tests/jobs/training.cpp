@@ -179,6 +179,19 @@ BOOST_AUTO_TEST_CASE(recomputed_blocks_are_chosen_by_the_memory) {
   BOOST_TEST(some.code == 0, some.output);
   BOOST_TEST(some.says("--recompute-num-layers auto: 4 of 6 blocks are recomputed, with which a rank needs "), some.output);
   BOOST_TEST((curve(metrics(folder / "metrics.jsonl", "train")) == losses));
+  const std::string limited = "--memory-limit " + std::to_string(limit);
+  const Outcome chosen = start(limited);  // nothing else is given, so the limit chooses
+  BOOST_TEST(chosen.code == 0, chosen.output);
+  BOOST_TEST(chosen.says("--memory-limit: 4 of 6 blocks are recomputed"), chosen.output);
+  BOOST_TEST(chosen.says("fits with: --recompute-num-layers 4\n"), chosen.output);
+  BOOST_TEST((curve(metrics(folder / "metrics.jsonl", "train")) == losses));
+  const Outcome forced = start("--recompute-num-layers 1 " + limited);
+  BOOST_TEST(forced.code != 0);
+  BOOST_TEST(forced.says("a smaller --batch-size or --recompute-num-layers 4, with which it needs "), forced.output);
+  const Outcome without_effect = start("--offload-activations");
+  BOOST_TEST(without_effect.code == 0, without_effect.output);
+  BOOST_TEST(without_effect.says("nothing is offloaded: on CPUs all memory is the host's"), without_effect.output);
+  BOOST_TEST((curve(metrics(folder / "metrics.jsonl", "train")) == losses));
   for (const char* options : {"--memory-limit 1MiB", "--memory-limit 1MiB --recompute-num-layers auto"}) {
     const Outcome nothing = start(options);
     BOOST_TEST(nothing.code != 0);

@@ -32,6 +32,10 @@ BOOST_DATA_TEST_CASE(updates_agree_with_transformers, boost::unit_test::data::ma
   BOOST_TEST(compare_with_transformers(family) >= 10);
 }
 
+BOOST_DATA_TEST_CASE(an_mlp_in_pieces_agrees_with_transformers, boost::unit_test::data::make(kFamilies), family) {
+  BOOST_TEST(compare_with_transformers(family, 5) >= 10);
+}
+
 BOOST_AUTO_TEST_CASE(configurations_survive_being_written) {
   const json references = family_references();
   for (const json& one : references["cases"]) {

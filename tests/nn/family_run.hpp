@@ -9,19 +9,21 @@
 
 namespace fsdp::test {
 
-/// Runs plain gradient descent. Returns the largest relative difference of loss and gradient norm from the reference.
-inline double compare_with_transformers(const nlohmann::json& one, double rate) {
+/// Runs plain gradient descent. Returns the largest relative difference of loss and gradient norm from the reference. If
+/// piece_rows is not 0, blocks compute their MLP in pieces of at most this many rows.
+inline double compare_with_transformers(const nlohmann::json& one, double rate, std::size_t piece_rows) {
   const TransformerConfig config = config_from_json(one["config"]);
   const std::size_t B = one["B"], T = one["T"];
-  ModelRun run(config, T);
+  const bool in_pieces = piece_rows > 0 && piece_rows < B * T;
+  ModelRun run(config, T, make_host_stream(), in_pieces ? with_pieces_of(piece_rows) : kernels::traits_of_cpu());
   for (std::size_t p = 0; p < run.weights.size(); ++p) run.weights[p] = formula_values(run.model.parameters()[p]);
   const std::vector<std::int32_t> tokens = formula_tokens(config.vocab_size, one["steps"].size() * B * T + 1);
   double worst = 0;
   for (std::size_t u = 0; u < one["steps"].size(); ++u) {
     const std::int32_t* inputs = &tokens[u * B * T];
-    const double loss =
-        run.loss_and_gradients(inputs, inputs + 1, {B, T}, 1 / static_cast<float>(B * T), kernels::Write::overwrite) /
-        static_cast<double>(B * T);
+    const double loss = run.loss_and_gradients(inputs, inputs + 1, {B, T}, 1 / static_cast<float>(B * T),
+                                               kernels::Write::overwrite, in_pieces ? Keep::attention : Keep::all) /
+                        static_cast<double>(B * T);
     double squares = 0;
     for (std::size_t p = 0; p < run.weights.size(); ++p)
       for (std::size_t i = 0; i < run.weights[p].size(); ++i) {
@@ -39,7 +41,7 @@ inline double compare_with_transformers(const nlohmann::json& one, double rate) 
 }
 
 /// Compares all cases of a family. Returns their number.
-inline int compare_with_transformers(const std::string& family) {
+inline int compare_with_transformers(const std::string& family, std::size_t piece_rows = 0) {
   const nlohmann::json references = family_references();
   int cases = 0;
   double worst = 0;
@@ -47,7 +49,7 @@ inline int compare_with_transformers(const std::string& family) {
   for (const nlohmann::json& one : references["cases"]) {
     const nlohmann::json& config = one["config"];
     if (config["model_type"] != family) continue;
-    worst = std::max(worst, compare_with_transformers(one, references["rate"]));
+    worst = std::max(worst, compare_with_transformers(one, references["rate"], piece_rows));
     ++cases;
     seen.insert(config["tie_word_embeddings"] ? "tied" : "untied");
     if (config.contains("num_key_value_heads") && config["num_key_value_heads"] < config["num_attention_heads"])

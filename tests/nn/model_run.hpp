@@ -12,8 +12,14 @@
 namespace fsdp::test {
 
 /// The activations that forward keeps for backward: all; the inputs of blocks; also those that recompute_cheap() cannot
-/// recompute.
-enum class Keep { all, inputs, selected };
+/// recompute; those of attention, while the MLP is computed in pieces of rows.
+enum class Keep { all, inputs, selected, attention };
+
+/// A CPU whose pieces of logits and MLPs have this many rows.
+inline DeviceTraits with_pieces_of(std::size_t rows, DeviceTraits device = kernels::traits_of_cpu()) {
+  device.piece_rows = rows, device.logits_bytes = 1;
+  return device;
+}
 
 struct ModelRun {
   explicit ModelRun(const TransformerConfig& config, std::size_t longest = 64, std::shared_ptr<Stream> on = make_host_stream(),
@@ -44,7 +50,8 @@ struct ModelRun {
       weight_pointers.push_back(weights[p].data());
       gradient_pointers.push_back(with_gradients && !frozen(p) ? gradients[p].data() : nullptr);
     }
-    scratch.assign(model.sizes(shape, DType::f32, {1, 1}).scratch / sizeof(float), std::nanf(""));
+    const ModelSizes sizes = model.sizes(shape, DType::f32, {1, 1});
+    scratch.assign(std::max(sizes.scratch, sizes.scratch_in_pieces) / sizeof(float), std::nanf(""));
     return {*stream,        weight_pointers, gradient_pointers,
             scratch.data(), tables.data(),   shape,
             dropout,        DType::f32,      positions.empty() ? nullptr : positions.data()};
@@ -56,10 +63,13 @@ struct ModelRun {
     const std::size_t numel = context.shape.rows() * model.config().width, all = sizes.saved.front() / sizeof(float),
                       kept = sizes.kept.front() / sizeof(float);
     x.assign(model.blocks.size() + 1, std::vector<float>(numel));
-    saved.assign(model.blocks.size(), std::vector<float>(keep == Keep::selected ? kept : all, std::nanf("")));
+    saved.assign(model.blocks.size(), std::vector<float>(keep == Keep::selected    ? kept
+                                                         : keep == Keep::attention ? sizes.saved_in_pieces.at(0) / sizeof(float)
+                                                                                   : all,
+                                                         std::nanf("")));
     cheap.assign(keep == Keep::selected ? all - kept : 0, std::nanf(""));
     StageContext stage = context;
-    stage.cheap = shared_cheap();
+    stage.cheap = shared_cheap(), stage.in_pieces = keep == Keep::attention;
     model.first->forward(stage, tokens, x[0].data());
     for (std::size_t b = 0; b < model.blocks.size(); ++b)
       model.blocks[b]->forward(stage, x[b].data(), x[b + 1].data(), saved[b].data());
@@ -79,12 +89,12 @@ struct ModelRun {
                             kernels::Write write, Keep keep = Keep::all) {
     StageContext stage = context(shape, true);
     forward(stage, tokens, keep);
-    stage.cheap = shared_cheap();
+    stage.cheap = shared_cheap(), stage.in_pieces = keep == Keep::attention;
     dx.assign(x[0].size(), std::nanf(""));
     kernels::LossSum loss;
     model.loss->forward_backward(stage, x.back().data(), targets, scale, loss, dx.data(), write);
     for (std::size_t b = model.blocks.size(); b-- > 0;) {
-      if (keep == Keep::inputs) {
+      if (keep == Keep::inputs || (keep == Keep::attention && b % 2 == 0)) {
         saved[b].assign(saved[b].size(), std::nanf(""));
         model.blocks[b]->forward(stage, x[b].data(), nullptr, saved[b].data());
       }

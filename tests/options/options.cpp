@@ -501,6 +501,30 @@ BOOST_AUTO_TEST_CASE(options_that_would_change_nothing) {
   BOOST_TEST(options({"--wrap-policy", "size", "--min-num-params", "2M"}).sharding.wrap.min_num_params == 2000000u);
 }
 
+BOOST_AUTO_TEST_CASE(inputs_of_blocks_on_the_host) {
+  const auto plan = [](std::initializer_list<const char*> words) { return options(words).sharding.plan; };
+  BOOST_TEST(plan({}).offloaded_inputs == 0u);
+  BOOST_TEST(plan({"--offload-activations"}).offloaded_inputs == all_inputs);
+  BOOST_TEST(plan({"--offload-activations"}).checkpoint_activations);
+  const PlanOptions some = plan({"--offload-activations", "--recompute-num-layers", "5", "--cpu-offloading-num-layers", "3"});
+  BOOST_TEST((some.recomputed_blocks == 5u && some.offloaded_inputs == 3u && !some.checkpoint_activations));
+  CHECK_CONTAINS(error({"--cpu-offloading-num-layers", "3"}), "--cpu-offloading-num-layers changes nothing");
+  CHECK_CONTAINS(
+      error({"--offload-activations", "--checkpoint-policy", "selective"}),
+      "--offload-activations contradicts --checkpoint-policy selective (only inputs of blocks are kept on the host)");
+  for (const char* theirs : {"--activation-offloading", "--activation-checkpoint-cpu-offload", "--offload-residual"})
+    CHECK_CONTAINS(error({theirs}), "give --offload-activations");
+}
+
+BOOST_AUTO_TEST_CASE(a_memory_limit_chooses_if_nothing_else_does) {
+  BOOST_TEST(!options({}).chooses_blocks);
+  BOOST_TEST(options({"--memory-limit", "3GB"}).chooses_blocks);
+  BOOST_TEST(options({"--recompute-num-layers", "auto"}).chooses_blocks);
+  BOOST_TEST(!options({"--memory-limit", "3GB", "--recompute-num-layers", "2"}).chooses_blocks);
+  for (const char* chosen : {"--checkpoint-activations", "--offload-activations"})
+    BOOST_TEST(!options({"--memory-limit", "3GB", chosen}).chooses_blocks);
+}
+
 BOOST_AUTO_TEST_CASE(the_number_of_recomputed_blocks) {
   BOOST_TEST(options({}).sharding.plan.recomputed_blocks == 0u);
   BOOST_TEST(options({"--recompute-num-layers", "5"}).sharding.plan.recomputed_blocks == 5u);

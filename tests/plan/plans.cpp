@@ -30,7 +30,9 @@ struct Planned {
 
 /// Returns a job's plan. Every fourth job also has a decoding list.
 Planned plan_of(const Job& job, std::uint64_t number, const DeviceTraits& device) {
-  const auto model = std::make_shared<const Transformer>(job.config, device);
+  DeviceTraits traits = device;
+  if (job.piece_rows > 0) traits.piece_rows = job.piece_rows, traits.logits_bytes = 1;
+  const auto model = std::make_shared<const Transformer>(job.config, traits);
   ShardingOptions options = job.sharding;
   if (number % 4 == 0 && job.config.positions == Positions::rotary) options.plan.cache = {2, 8};
   check_sharding(*model, options, job.ranks);

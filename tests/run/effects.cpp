@@ -181,7 +181,7 @@ std::size_t run_all_twice(const Job& job, bool decodes) {
   run_ranks(job.ranks, [&](Communicator& world) {
     kernels::set_threads(1);
     const auto device = make_device(Threads::one, 0);
-    const Transformer model(job.config);
+    const Transformer model(job.config, traits_for(DeviceKind::cpu, job.piece_rows));
     ShardingOptions options = job.sharding;
     if (decodes) options.plan.cache = {2, T};
     const MeshShape shape = mesh_shape(find_placement(options.strategy), job.ranks, options.shard_group_size);

@@ -104,6 +104,37 @@ BOOST_DATA_TEST_CASE(dropout_is_a_function_of_the_data, boost::unit_test::data::
     }
 }
 
+// Recomputed blocks compute their MLP in pieces of rows: gradients of weights are then sums of other products. The bits are
+// those of one size of pieces and one number of recomputed blocks.
+BOOST_DATA_TEST_CASE(mlps_in_pieces_reproduce_pytorch, boost::unit_test::data::make(names), name) {
+  const PlanOptions first = {.recomputed_blocks = 1},
+                    offloaded_inputs = {.checkpoint_activations = true, .offloaded_inputs = 1};
+  for (const std::size_t rows : {std::size_t{5}, std::size_t{16}})
+    for (const int ranks : {1, 2, 4}) {
+      const auto run = [&](const char* strategy, const PlanOptions& plan, float dropout = 0) {
+        return begin_golden(name, {.ranks = ranks,
+                                   .strategy = strategy,
+                                   .group = group_for(ranks),
+                                   .plan = plan,
+                                   .dropout = dropout,
+                                   .piece_rows = rows});
+      };
+      const History all = run("full", recomputed), some = run("full", first), dropped = run("full", recomputed, 0.1f);
+      compare_with_pytorch(name, all);
+      compare_with_pytorch(name, some);
+      BOOST_CHECK(all != run("full", {}));  // only logits are in pieces
+      BOOST_CHECK(all != some);
+      BOOST_CHECK(run("full", offloaded_inputs) == all);
+      const History whole = run("full", {}, 0.1f);  // masks are the same
+      for (std::size_t u = 0; u < whole.losses.size(); ++u) BOOST_TEST(std::abs(whole.losses[u] - dropped.losses[u]) < 1e-5);
+      for (const char* strategy : {"grad-op", "optim", "none", "hybrid", "hybrid-grad-op"}) {
+        BOOST_CHECK_MESSAGE(run(strategy, recomputed) == all, strategy);
+        BOOST_CHECK_MESSAGE(run(strategy, first) == some, strategy);
+        BOOST_CHECK_MESSAGE(run(strategy, recomputed, 0.1f) == dropped, strategy);
+      }
+    }
+}
+
 BOOST_AUTO_TEST_CASE(frozen_runs_of_pytorch_are_reproduced) {
   const json all = read_json(golden_folder("frozen.json"));
   for (const auto& [name, run] : all.items())

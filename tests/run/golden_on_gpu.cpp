@@ -130,6 +130,42 @@ BOOST_AUTO_TEST_CASE(offloading_changes_no_bit) {
     }
 }
 
+BOOST_AUTO_TEST_CASE(inputs_of_blocks_on_the_host_change_no_bit) {
+  for (const Threads threads : {Threads::of_gpu, Threads::of_own_gpu}) {
+    Case c = {.ranks = 2,
+              .strategy = "full",
+              .micro_batches = 2,
+              .plan = {.checkpoint_activations = true},
+              .run = two_updates("gpt2-tied"),
+              .threads = threads,
+              .comm = {.kind = threads == Threads::of_gpu ? "mpi" : "nccl"}};
+    for (const std::size_t rows : {0u, 16u}) {
+      c.piece_rows = rows, c.plan.offloaded_inputs = 0;
+      const History kept = train_golden("gpt2-tied", c);
+      c.plan.offloaded_inputs = all_inputs;
+      BOOST_CHECK(train_golden("gpt2-tied", c) == kept);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(mlps_in_pieces_reproduce_pytorch) {
+  for (const char* name : {"gpt2-tied", "llama3-tied"}) {
+    const auto run = [&](const char* strategy, float dropout = 0) {
+      return train_golden(name, {.ranks = 2,
+                                 .strategy = strategy,
+                                 .plan = {.checkpoint_activations = true},
+                                 .dropout = dropout,
+                                 .run = beginning(name, 2),
+                                 .threads = Threads::of_gpu,
+                                 .piece_rows = 16});
+    };
+    const History full = run("full");
+    compare_with_pytorch(name, full);
+    BOOST_CHECK(run("none") == full);
+    BOOST_CHECK(run("none", 0.1f) == run("full", 0.1f));
+  }
+}
+
 // Sums in canonical order have the same bits with any transport.
 BOOST_AUTO_TEST_CASE(nccl_gives_the_bits_of_the_cpus_collectives) {
   const char* name = "llama-gqa";

@@ -31,7 +31,8 @@ struct Case {
   double clip_value = 0;          // if plan.clip_values
   std::uint64_t state_began = 0;  // as in UpdateScalars, after this update
   Threads threads = Threads::one;
-  CommOptions comm = {};  // of GPUs
+  CommOptions comm = {};       // of GPUs
+  std::size_t piece_rows = 0;  // of logits and of recomputed MLPs; 0: as in a run
 };
 
 struct History {
@@ -99,7 +100,7 @@ inline History train_golden(const std::string& name, const Case& c) {
                           .types = {c.precision, c.reduce, c.master, c.gradient},
                           .plan = plan,
                           .optimizer = optimizer_of_run(run, c.state_type)},
-                         world, device->kind() == DeviceKind::cuda ? cuda_traits() : kernels::traits_of_cpu());
+                         world, traits_for(device->kind(), c.piece_rows));
     Executor& executor =
         sharded.allocate(*device, {.table_type = c.tables, .nvme_path = std::filesystem::temp_directory_path()}, c.comm);
     const auto& parameters = sharded.model().parameters();

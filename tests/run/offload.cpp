@@ -192,14 +192,14 @@ BOOST_AUTO_TEST_CASE(inputs_of_blocks_on_the_host_have_the_same_bits) {
     job.config.layers = 8;
     options.checkpoint_activations = true, options.checkpoint_policy = CheckpointPolicy::block;
     options.checkpoint_every = 1 + number % 2;
-    const Transformer model(job.config);
+    const Transformer model(job.config, traits_for(DeviceKind::cpu, job.piece_rows));
     const Placement& placement = find_placement(job.sharding.strategy);
     const auto plan = [&] {
       return plan_sharding(model, job.sharding, mesh_shape(placement, job.ranks, job.sharding.shard_group_size));
     };
     const Outcome kept = train(job);
     kept_bytes += plan().plan.peak_bytes;
-    options.offload_activations = true;
+    options.offloaded_inputs = 100;
     BOOST_TEST(same_bits(train(job, number % 3 == 0 ? Threads::one : Threads::each_stream), kept), job.description);
     ShardedPlan planned = plan();
     bytes += planned.plan.peak_bytes;

@@ -30,6 +30,7 @@ struct Job {
   kernels::LossTerms loss_terms = {};
   /// Only 1 in 16 bits: after the first update, weights that differ by rounding may be rounded to different 16-bit numbers.
   std::uint64_t updates = 3;
+  std::size_t piece_rows = 0;  // of logits and of recomputed MLPs; 0: as in a run
   std::string description;
 };
 
@@ -119,9 +120,7 @@ inline Outcome train(const Job& job, Threads threads = Threads::one) {
     kernels::set_threads(1);
     const auto device =
         make_device(threads, (threads == Threads::of_own_gpu ? 0 : job.seed) + static_cast<std::uint64_t>(world.rank()));
-    ShardedModel sharded(job.config, job.sharding, world,
-                         device->kind() == DeviceKind::cuda ? cuda_traits() : kernels::traits_of_cpu());  // this checks the
-                                                                                                          // plan
+    ShardedModel sharded(job.config, job.sharding, world, traits_for(device->kind(), job.piece_rows));  // this checks the plan
     Executor& executor = sharded.allocate(*device, {}, {.kind = threads == Threads::of_own_gpu ? "nccl" : "mpi"});
     BeforeOperation delays(dawdle);
     if (threads == Threads::communication) executor.observe(delays);
@@ -242,7 +241,7 @@ inline std::string describe(const Job& j, std::uint64_t seed, std::uint64_t numb
       "recompute {} "
       "(policy {}, every {}), slots {}/{}, prefetch {}/{}, unsharded {}, freeze {}, only {}, ignore {}, dropout {}, {} in {}, "
       "computed in {}, reduced in {}, master {}, gradient {}, offloaded {}/{}, documents {}, average {}, label smoothing {}, "
-      "neftune {}",
+      "neftune {}, pieces of {}",
       number, seed, j.config.family, j.config.layers, j.config.heads, j.config.kv_heads, j.config.head_size,
       j.config.vocab_size, j.config.tied_embeddings, j.ranks, j.sharding.strategy, j.sharding.shard_group_size,
       static_cast<int>(j.sharding.wrap.kind), fmt::join(j.sharding.wrap.patterns, ","), j.sharding.batch.B, p.micro_batches,
@@ -252,7 +251,8 @@ inline std::string describe(const Job& j, std::uint64_t seed, std::uint64_t numb
       fmt::join(j.sharding.patterns.ignore, ","), j.dropout, j.sharding.optimizer.kind->name,
       name_of(j.sharding.optimizer.state_type), name_of(j.sharding.types.parameter), name_of(j.sharding.types.reduce),
       name_of(j.sharding.types.master), name_of(j.sharding.types.gradient), text_of(p.places.optimizer, p.places.gradients),
-      text_of(p.places.parameters, nullptr), p.documents, p.average_weights, j.loss_terms.label_smoothing, j.neftune_alpha);
+      text_of(p.places.parameters, nullptr), p.documents, p.average_weights, j.loss_terms.label_smoothing, j.neftune_alpha,
+      j.piece_rows);
 }
 
 /// A place without an address, as in a user's program. Copies go through memory of the host.
@@ -337,6 +337,7 @@ inline Job random_job(std::uint64_t seed, std::uint64_t number) {
   s.plan.average_weights = dice.once_in(4);
   if (dice.once_in(4)) job.loss_terms = {.label_smoothing = 0.1f, .z_loss = 1e-3f};
   if (dice.once_in(4)) job.neftune_alpha = 5;
+  if (dice.once_in(3)) job.piece_rows = 1 + dice.below(7);
   job.seed = seed * 1000003 + number;
   job.description = describe(job, seed, number);
   return job;

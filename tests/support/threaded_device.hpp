@@ -7,7 +7,8 @@
 #include <memory>
 #include <string>
 
-#include "device/device.hpp"
+#include "device/traits.hpp"
+#include "kernels/threads.hpp"
 
 namespace fsdp::test {
 
@@ -30,6 +31,13 @@ class ThreadedDevice final : public Device {
 enum class Threads { one, communication, each_stream, of_gpu, of_own_gpu };
 /// `seed` is the seed of a ThreadedDevice, or the number of the rank's own GPU. Throws std::runtime_error if there is no GPU.
 std::unique_ptr<Device> make_device(Threads threads, std::uint64_t seed);
+
+/// The traits of a run on this kind of device, with pieces of `piece_rows` rows if this is not 0.
+inline DeviceTraits traits_for(DeviceKind kind, std::size_t piece_rows) {
+  DeviceTraits traits = kind == DeviceKind::cuda ? cuda_traits() : kernels::traits_of_cpu();
+  if (piece_rows > 0) traits.piece_rows = piece_rows, traits.logits_bytes = 1;
+  return traits;
+}
 
 /// Under ThreadSanitizer lanes of a block take about twenty times as long, so tests run fewer cases.
 #ifdef __SANITIZE_THREAD__

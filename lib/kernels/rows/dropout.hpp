@@ -39,7 +39,7 @@ struct DropoutFactors {
 template <class Lanes, class F>
 FSDP_INLINE void each_with_dropout(Lanes lanes, const DropoutMask& of_rows, std::size_t r, std::size_t C, F f) {
   const DropoutMask mask = of_rows;
-  const std::size_t groups = (C + 7) / 8, position = r % mask.T, b = r / mask.T;
+  const std::size_t row = mask.first_row + r, groups = (C + 7) / 8, position = row % mask.T, b = row / mask.T;
   lanes.each(groups, [=](std::size_t g) FSDP_LANE {
     const DropoutFactors factors(mask, g, position, 0, b);
     FSDP_UNROLL

@@ -62,6 +62,7 @@ class Builder {
   }
 
   Plan build() {
+    plan_.blocks_in_pieces = blocks_in_pieces();
     find_uses();
     find_bundles();
     add_buffers();
@@ -210,12 +211,12 @@ class Builder {
     }
   }
 
-  /// Keeps the inputs of recomputed segments on the host. They use two slots in turn: a segment reads one while the other is
-  /// copied.
+  /// Keeps the inputs of the first recomputed segments on the host. They use two slots in turn: a segment reads one while the
+  /// other is copied.
   void keep_inputs_on_host() {
     std::vector<int> kept;  // blocks
     std::array<std::size_t, 2> bytes = {};
-    for (int b = 0; b < blocks_; b += segment())
+    for (int b = 0; b < blocks_ && static_cast<std::size_t>(b) < options_.offloaded_inputs; b += segment())
       if (recomputed(b)) {
         std::size_t& most = bytes[kept.size() % 2];
         most = std::max(most, at(plan_.buffers, x(b)).bytes);
@@ -273,7 +274,7 @@ class Builder {
     add_host_buffers();
     add_activations();
     if (options_.training) add_backward_activations();
-    if (options_.training && options_.offload_activations) keep_inputs_on_host();
+    if (options_.training) keep_inputs_on_host();
   }
 
   void add_parameters() {
@@ -353,7 +354,10 @@ class Builder {
     plan_.targets = add_buffer(plan_, "targets", BufferRole::batch, sizes_.targets);
     if (options_.documents) plan_.positions = add_buffer(plan_, "positions", BufferRole::batch, sizes_.inputs);
     plan_.tables = add_buffer(plan_, "tables", BufferRole::batch, sizes_.tables);
-    plan_.scratch = add_buffer(plan_, "scratch", BufferRole::scratch, sizes_.scratch);
+    const std::size_t in_pieces = plan_.blocks_in_pieces;
+    plan_.scratch = add_buffer(plan_, "scratch", BufferRole::scratch,
+                               std::max(in_pieces == 0 || in_pieces < sizes_.blocks() ? sizes_.scratch : 0,
+                                        in_pieces > 0 ? sizes_.scratch_in_pieces : 0));
     plan_.sums = add_buffer(plan_, "sums", BufferRole::scratch, sizeof(UpdateSums));
   }
 
@@ -391,7 +395,8 @@ class Builder {
   void add_activations() {
     for (int b = 0; b <= (options_.training ? blocks_ : 1); ++b)
       x_.push_back(add_activation(format("x{}", b), b > 1 ? at(sizes_.activations, b) : largest(sizes_.activations, 2, b)));
-    const std::vector<std::size_t>& kept = recomputes_cheap() ? sizes_.kept : sizes_.saved;
+    std::vector<std::size_t> kept = recomputes_cheap() ? sizes_.kept : sizes_.saved;
+    for (std::size_t b = 0; b < plan_.blocks_in_pieces; ++b) kept[b] = sizes_.saved_in_pieces[b];
     saved_.push_back(add_activation("saved0", largest(kept)));
     std::vector<std::size_t> bytes;  // by saved_index()
     for (int b = 0; b < blocks_; ++b) {
@@ -446,6 +451,12 @@ class Builder {
   int recomputed_blocks() const {
     if (recomputes()) return (blocks_ - 1) / segment() * segment();
     return static_cast<int>(std::min(options_.recomputed_blocks, sizes_.blocks() - 1));
+  }
+  /// Recomputed blocks compute their MLP in pieces if the model divides it. So does the last block, if all blocks are to be
+  /// recomputed. In a longer segment, this would cost a third forward pass of the MLP.
+  std::size_t blocks_in_pieces() const {
+    if (sizes_.saved_in_pieces.empty() || segment() > 1) return 0;
+    return recomputes() ? sizes_.blocks() : std::min(options_.recomputed_blocks, sizes_.blocks());
   }
   /// The block at which backward ends. Backward goes from the last block to the first trained block, or to block 0 if the
   /// embedding is trained.

@@ -67,7 +67,8 @@ Place gradients(const Query& q) {
 }
 Place saved(const Query& q) {
   const auto b = static_cast<std::size_t>(q.op.block);
-  return anywhere(q.plan.cheap >= 0 ? q.sizes.kept[b] : q.sizes.saved[b], BufferRole::activations);
+  const auto& sizes = b < q.plan.blocks_in_pieces ? q.sizes.saved_in_pieces : q.plan.cheap >= 0 ? q.sizes.kept : q.sizes.saved;
+  return anywhere(sizes[b], BufferRole::activations);
 }
 Place words_of_round(const Query& q, int round) {
   const Range range = q.layout.statistics(u_of(q), round);

@@ -13,6 +13,8 @@ namespace {
 using enum OperandName;
 using enum Effect;
 
+std::size_t block_of(const Operation& op) { return static_cast<std::size_t>(op.block); }
+
 StageContext context_of(const Running& r) {
   StageContext context{r.stream,
                        r.rank.weights,
@@ -24,13 +26,13 @@ StageContext context_of(const Running& r) {
                        r.rank.types().parameter,
                        r.at<const std::int32_t>(positions),
                        r.scalars.loss_terms,
-                       r.at<float>(cheap)};
+                       r.at<float>(cheap),
+                       r.op.block >= 0 && block_of(r.op) < r.rank.plan.blocks_in_pieces};
   context.dropout.first_sequence +=
       static_cast<std::uint64_t>(r.op.micro_batch) * static_cast<std::uint64_t>(r.rank.mesh->world->size()) * r.rank.shape.B;
   return context;
 }
 
-std::size_t block_of(const Operation& op) { return static_cast<std::size_t>(op.block); }
 const BlockStage& block_of(const Running& r) { return *r.rank.model.blocks[block_of(r.op)]; }
 
 /// `sums` is an operand only in the first micro-batch of an update, which sets the sums to zero.
@@ -153,8 +155,12 @@ template <Cost (StageWork::*work)(std::size_t) const>
 Cost cost_of_block(const Operation& op, const Costing& costing) {
   return (costing.stages.*work)(block_of(op));
 }
+bool in_pieces(const Operation& op, const Costing& costing) { return block_of(op) < costing.blocks_in_pieces; }
 Cost cost_of_recomputing(const Operation& op, const Costing& costing) {
-  return op.find(x_out) ? costing.stages.forward(block_of(op)) : costing.stages.recompute(block_of(op));
+  return op.find(x_out) ? costing.stages.forward(block_of(op)) : costing.stages.recompute(block_of(op), in_pieces(op, costing));
+}
+Cost cost_of_backward(const Operation& op, const Costing& costing) {
+  return costing.stages.backward(block_of(op), in_pieces(op, costing));
 }
 
 constexpr Kind row(std::string_view name, UpdatePart part, Subject subject, std::span<const OperandSpec> operands,
@@ -193,9 +199,8 @@ constinit const Kind recompute =
     row("recompute", UpdatePart::again, Subject::block, of_recompute, forward_block, cost_of_recomputing, 'f');
 constinit const Kind recompute_cheap = row("recompute cheap part", UpdatePart::again, Subject::block, of_recompute_cheap,
                                            recompute_cheap_of_block, cost_of<&StageWork::recompute_cheap>, ' ');
-constinit const Kind block_backward =
-    contributing(row("backward", UpdatePart::backward, Subject::block, of_block_backward, backward_block,
-                     cost_of_block<&StageWork::backward>, 'B', Drawing::as_backward));
+constinit const Kind block_backward = contributing(row("backward", UpdatePart::backward, Subject::block, of_block_backward,
+                                                       backward_block, cost_of_backward, 'B', Drawing::as_backward));
 constinit const Kind embedding_backward =
     contributing(row("backward embedding", UpdatePart::backward, Subject::first_stage, of_embedding_backward,
                      backward_embedding, cost_of<&StageWork::embedding_backward>, 'E'));
