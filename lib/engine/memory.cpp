@@ -6,6 +6,7 @@
 
 #include "base/format.hpp"
 #include "checkpoint/checkpoint.hpp"
+#include "device/file_storage.hpp"
 #include "kernels/threads.hpp"
 #include "nn/transformer.hpp"
 
@@ -90,6 +91,7 @@ MemoryAccount memory_account(const EngineOptions& options, const Model& model, c
           .gemm = gemm_bytes(model, sharding.batch, sharding.types.parameter),
           .context = model.device().context_bytes,
           .offloaded = offloaded_to(Tier::host),
+          .file = plan.bytes_in(spaces::nvme) > 0 ? file_staging_bytes : 0,
           .through_host = !is_host(model.device().kind) && !backend
                               ? staging_through_host(plan, {layout.shards(), world_size / layout.shards()})
                               : 0,
@@ -192,7 +194,8 @@ std::string describe_choice(const PlanOptions& plan) {
 std::string describe_beside_plan(const MemoryAccount& m) {
   const auto bytes = [](std::size_t n) { return format_bytes(static_cast<double>(n)); };
   const auto part = [&](std::size_t n, const char* what) { return n == 0 ? "" : format("    {} {}\n", bytes(n), what); };
-  const std::string host = part(m.offloaded, "offloaded") + part(m.through_host, "of staging for collectives") +
+  const std::string host = part(m.offloaded, "offloaded") + part(m.file, "of staging for the file of state") +
+                           part(m.through_host, "of staging for collectives") +
                            part(m.snapshot, "for the copy that a save writes") + part(m.trace, "for the trace") +
                            format("    {} for tokens that are read ahead\n", bytes(m.batch));
   if (is_host(m.device))

@@ -25,6 +25,7 @@ struct MemoryAccount {
 
   // In host memory on every kind of device:
   std::size_t offloaded = 0;     // the offloaded buffers of the plan, without those in files
+  std::size_t file = 0;          // staging of state in a file
   std::size_t through_host = 0;  // staging buffers of a GPU's collectives that go through the host
   std::size_t batch = 0;         // tokens of the current update, and of the next update, which are read ahead
   std::size_t snapshot = 0;      // the copy of the state from which an asynchronous save writes
@@ -36,7 +37,7 @@ struct MemoryAccount {
   const DeviceBackend* backend = nullptr;  // the backend of GPU collectives; null: collectives go through the host
   /// The memory of the device that computes. A CPU computes in host memory, so total() then includes on_host().
   std::size_t total() const { return plan + staging + gemm + context + (is_host(device) ? on_host() : 0); }
-  std::size_t on_host() const { return offloaded + through_host + batch + snapshot + trace; }
+  std::size_t on_host() const { return offloaded + file + through_host + batch + snapshot + trace; }
 };
 
 /// The GPU memory that all communicators of the mesh use for staging, if the backend of `comm` has GPU collectives (NCCL). 0 if

@@ -38,12 +38,15 @@ constinit const Space host = {
       return storage_of(means.device.allocate_staging(bytes), bytes);
     }};
 
-constinit const Space nvme = {
-    .name = "nvme",
-    .tier = Tier::disk,
-    .collective = false,
-    .open = [](const Means& means, std::size_t bytes) { return make_file_storage(means.folder, bytes, means.device); },
-    .alignment = tile_bytes};
+constinit const Space nvme = {.name = "nvme",
+                              .tier = Tier::disk,
+                              .collective = false,
+                              .open =
+                                  [](const Means& means, std::size_t bytes) {
+                                    check_storage_folder(means.folder);  // a warning is the program's business
+                                    return make_file_storage(means.folder, bytes, means.device);
+                                  },
+                              .alignment = tile_bytes};
 
 }  // namespace spaces
 

@@ -17,6 +17,7 @@
 #include "base/version.hpp"
 #include "comm/agree.hpp"
 #include "comm/backend.hpp"
+#include "device/file_storage.hpp"
 #include "device/gpu_figures.hpp"
 #include "engine/fit.hpp"
 #include "files/checksum.hpp"
@@ -373,20 +374,18 @@ std::shared_ptr<const std::vector<TokenizerFile>> keep_tokenizer_files(const Run
 void require_disk(const RunContext& run, const Machine& machine, const MemoryAccount& memory,
                   const std::filesystem::path& folder) {
   const auto together = static_cast<std::size_t>(machine.node->sum(narrow<std::int64_t>(memory.on_disk)));
+  std::string warning;
   agree(run.world, [&] {
     if (together == 0) return;
-    std::error_code error;
-    const std::filesystem::space_info space = std::filesystem::space(folder, error);
-    if (error)
-      throw UserError(format("the folder {} cannot be used for state ({}); give --nvme-path a folder on a local disk",
-                             one_line(folder.string()), error.message()));
-    if (together > space.available)
-      throw UserError(
-          format("there is too little room in {} (state in files takes {} on this node, and {} are free); free some, "
-                 "give --nvme-path a folder on a larger disk, or use more nodes",
-                 one_line(folder.string()), format_bytes(static_cast<double>(together)),
-                 format_bytes(static_cast<double>(space.available))));
+    warning = check_storage_folder(folder);
+    const std::size_t free = free_bytes_of(folder);
+    if (together > free)
+      throw UserError(format(
+          "there is too little room in {} (state in files takes {} on this node, and {} are free); free some, "
+          "give --nvme-path a folder on a larger disk, or use more nodes",
+          one_line(folder.string()), format_bytes(static_cast<double>(together)), format_bytes(static_cast<double>(free))));
   });
+  if (!warning.empty()) run.log.warn(warning);
 }
 
 void print_plan(const ShardedModel& model, const MemoryAccount& memory, int node_ranks) {
@@ -515,6 +514,7 @@ void announce(const RunContext& run, const Machine& machine, const ShardedModel&
 void prepare(const LoopContext& loop, const Machine& machine, const MemoryAccount& memory, Origin& origin, Observer& flight) {
   const FlightNote note(loop.flight, "prepare the run", 0);
   require_memory(loop, machine, memory);
+  require_disk(loop, machine, memory, loop.options.execution.nvme_path);
   Engine& engine = loop.engine;
   engine.allocate(*machine.device);
   if (const std::string& data = engine.model().mesh().data_description; !data.empty())

@@ -104,7 +104,7 @@ BOOST_AUTO_TEST_CASE(a_file_that_fails_ends_all_ranks) {
           BeforeOperation fail([&](const Operation& op) {
             if (world.rank() == 1 && op.stream == where && left-- == 0) throw RunError("tile 3 cannot be read");
           });
-          Executor& executor = sharded.allocate(*device, {.nvme_path = std::filesystem::temp_directory_path()});
+          Executor& executor = sharded.allocate(*device, {.nvme_path = std::filesystem::current_path()});
           executor.observe(fail);
           try {
             executor.initialize_parameters(3);
@@ -130,7 +130,7 @@ BOOST_AUTO_TEST_CASE(an_update_that_is_not_finite_changes_nothing) {
       kernels::set_threads(1);
       const auto device = make_cpu_device();
       ShardedModel sharded(small(), {.batch = {2, 8}, .types = types, .plan = {.micro_batches = 2, .places = places}}, world);
-      Executor& executor = sharded.allocate(*device, {.nvme_path = std::filesystem::temp_directory_path()});
+      Executor& executor = sharded.allocate(*device, {.nvme_path = std::filesystem::current_path()});
       executor.initialize_parameters(1);
       executor.publish_parameters();
       for (const double scale : {1.0, 2e40, 1.0, 2e40, 1.0}) {
@@ -163,7 +163,7 @@ BOOST_AUTO_TEST_CASE(a_part_of_the_parameters_is_initialized) {
                               .types = {.parameter = DType::bf16, .master = master},
                               .plan = {.places = on_disk ? in_a_file(true) : test::offloaded(true, true)}},
                              world);
-        Executor& executor = sharded.allocate(*device, {.nvme_path = std::filesystem::temp_directory_path()});
+        Executor& executor = sharded.allocate(*device, {.nvme_path = std::filesystem::current_path()});
         executor.initialize_parameters(1);
         const ShardState state = executor.parameters();
         const std::vector<float> first = state.values(1);

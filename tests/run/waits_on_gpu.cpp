@@ -50,7 +50,7 @@ std::vector<std::vector<std::uint64_t>> counted(int ranks, const char* strategy,
                           .types = {.parameter = DType::bf16},
                           .plan = {.micro_batches = 3, .checkpoint_activations = true, .places = places}},
                          world, cuda_traits());
-    Executor& executor = sharded.allocate(*device, {.nvme_path = std::filesystem::temp_directory_path()},
+    Executor& executor = sharded.allocate(*device, {.nvme_path = std::filesystem::current_path()},
                                           {.kind = threads == Threads::of_own_gpu ? "nccl" : "mpi"});
     executor.initialize_parameters(1);
     executor.publish_parameters();
@@ -221,7 +221,7 @@ BOOST_AUTO_TEST_CASE(a_file_that_fails_ends_all_ranks) {
         BeforeOperation fail([&](const Operation& op) {
           if (world.rank() == 1 && op.stream == where && left-- == 0) throw RunError("tile 3 cannot be read");
         });
-        Executor& executor = sharded.allocate(*device, {.nvme_path = std::filesystem::temp_directory_path()},
+        Executor& executor = sharded.allocate(*device, {.nvme_path = std::filesystem::current_path()},
                                               {.kind = threads == Threads::of_own_gpu ? "nccl" : "mpi", .timeout_s = 0.5});
         executor.observe(fail);
         try {
