@@ -11,11 +11,11 @@ namespace {
 std::vector<std::string> options(const std::string& save_dir, int updates, const std::string& more) {
   auto words = split(
       "--arch llama-3-8b --vocab-size 211 --decoder-layers 2 --decoder-embed-dim 48 --decoder-attention-heads 4 "
-      "--decoder-kv-heads 2 --decoder-ffn-embed-dim 96 --tokens-per-sample 16 --batch-size 2 --lr 3e-3 --clip-norm 1 "
+      "--decoder-kv-heads 2 --decoder-ffn-embed-dim 96 --tokens-per-sample 16 --lr 3e-3 --clip-norm 1 "
       "--save-dir " +
       save_dir + " --log-file " + save_dir + ".jsonl --max-update " + std::to_string(updates) + " " + more);
   // Unless `more` sets them.
-  for (const auto& [option, value] : {std::pair("--total-batch-size", "16"), {"--threads", "1"}})
+  for (const auto& [option, value] : {std::pair("--total-batch-size", "16"), {"--batch-size", "2"}, {"--threads", "1"}})
     if (more.find(option) == std::string::npos) words.insert(words.end(), {option, value});
   words.push_back((golden_folder("gpt2-tied") / "train.bin").string());
   return words;
