@@ -114,7 +114,7 @@ BOOST_AUTO_TEST_CASE(other_threads_are_noticed) {
 }
 
 // Every rank maps the memory of every other one, so mappings and messages of the start grow with the square of the ranks. It
-// takes half a minute of two cores, so jobs.many_ranks runs it by name.
+// takes 20 seconds of two cores, so jobs.many_ranks runs it by name.
 BOOST_AUTO_TEST_CASE(sixty_four_ranks_on_one_machine_resume_as_forty_eight, *boost::unit_test::disabled()) {
   const auto folder = fresh_folder();
   const std::string more = "--batch-size 1 --total-batch-size 192";
