@@ -11,11 +11,11 @@ namespace {
 std::vector<std::string> options(const std::string& save_dir, int updates, const std::string& more) {
   auto words = split(
       "--arch llama-3-8b --vocab-size 211 --decoder-layers 2 --decoder-embed-dim 48 --decoder-attention-heads 4 "
-      "--decoder-kv-heads 2 --decoder-ffn-embed-dim 96 --tokens-per-sample 16 --batch-size 2 --lr 3e-3 --clip-norm 1 "
+      "--decoder-kv-heads 2 --decoder-ffn-embed-dim 96 --tokens-per-sample 16 --lr 3e-3 --clip-norm 1 "
       "--save-dir " +
       save_dir + " --log-file " + save_dir + ".jsonl --max-update " + std::to_string(updates) + " " + more);
   // Unless `more` sets them.
-  for (const auto& [option, value] : {std::pair("--total-batch-size", "16"), {"--threads", "1"}})
+  for (const auto& [option, value] : {std::pair("--total-batch-size", "16"), {"--batch-size", "2"}, {"--threads", "1"}})
     if (more.find(option) == std::string::npos) words.insert(words.end(), {option, value});
   words.push_back((golden_folder("gpt2-tied") / "train.bin").string());
   return words;
@@ -114,7 +114,7 @@ BOOST_AUTO_TEST_CASE(other_threads_are_noticed) {
 }
 
 // Every rank maps the memory of every other one, so mappings and messages of the start grow with the square of the ranks. It
-// takes half a minute of two cores, so jobs.many_ranks runs it by name.
+// takes 20 seconds of two cores, so jobs.many_ranks runs it by name.
 BOOST_AUTO_TEST_CASE(sixty_four_ranks_on_one_machine_resume_as_forty_eight, *boost::unit_test::disabled()) {
   const auto folder = fresh_folder();
   const std::string more = "--batch-size 1 --total-batch-size 192";
