@@ -135,7 +135,7 @@ BOOST_AUTO_TEST_CASE(a_folder_that_cannot_hold_state_is_refused) {
     for (const std::string& part : one.says) BOOST_TEST(outcome.says(part), one.options + "\n" + outcome.output);
   }
   const Outcome full = train(folder, 2, "refused", 2, in_files(disk),
-                             with_disk({.calls = "reserve", .what = "ENOSPC", .at = 1, .rank = 1}, folder, disk));
+                             with_disk({.calls = "reserve", .what = "ENOSPC", .at = 1, .times = 9, .rank = 1}, folder, disk));
   BOOST_TEST(full.code != 0);
   BOOST_TEST(full.says("free"), full.output);
   expect_empty(disk);

@@ -773,7 +773,7 @@ void each_offloaded_plan(const Check& check) {
                                      .checkpoint_activations = more,
                                      .accumulate_unsharded = more,
                                      .places = offloaded(true, true),
-                                     .offload_activations = more};
+                                     .offloaded_inputs = more ? all_inputs : 0};
               if (more && micro_batches == 3) options.places = {.optimizer = &spaces::host};
               Built b = build(row.name.data(), 5, 4, options, wrap, {}, *optimizer, types);
               BOOST_TEST_CONTEXT(row.name << ", " << optimizer->name << ", " << micro_batches << " micro-batches, kept in "
