@@ -114,7 +114,7 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
   TransformerConfig config;
   agree(world, [&] {
     check_sharding(config = config_of(options), sharding, world.size());
-    require_places(options.sharding.plan.places, device.kind());
+    require_places(options.sharding.plan, device.kind());
     if (world.rank() == 0 && !options.trace.file.empty()) trace_file.emplace(options.trace.file);
   });
   const bool on_gpu = !is_host(device.kind());
@@ -301,8 +301,8 @@ std::string format_share(double flops, std::optional<double> peak) {
   return peak ? format("{:.0f} %", 100 * flops / *peak) : std::string("-");
 }
 
-void require_places(const StatePlaces& places, DeviceKind kind) {
-  if (is_host(kind) && (places.parameters == &spaces::host || places.optimizer == &spaces::host))
+void require_places(const PlanOptions& plan, DeviceKind kind) {
+  if (is_host(kind) && offloads_to_host(plan))
     throw UserError(
         "nothing can be offloaded to the host (on CPUs all memory is host memory); leave out cpu in --offload-params and "
         "--offload-optimizer, and --cpu-offload");

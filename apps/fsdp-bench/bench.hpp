@@ -54,7 +54,7 @@ std::string format_rate(double flops, DeviceKind kind);
 /// Returns the share of the peak rate, "71 %"; "-" if the peak is unknown.
 std::string format_share(double flops, std::optional<double> peak);
 /// Throws UserError if state would be offloaded from a CPU's memory to the same memory.
-void require_places(const StatePlaces& places, DeviceKind kind);
+void require_places(const PlanOptions& plan, DeviceKind kind);
 /// Returns the number of tokens in an update with micro-batches of this shape, over all ranks.
 double tokens_of_update(const ShardingOptions& sharding, BatchShape batch, const Group& world);
 /// Returns the seconds of one update by this rank's clock, from a barrier before it to a barrier after it. Afterwards the times

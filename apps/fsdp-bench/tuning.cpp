@@ -138,7 +138,7 @@ std::string bench_tuning(const BenchOptions& options, Communicator& world, Commu
     config = config_of(options);
     if (const int group = options.sharding.shard_group_size; group > 0)
       mesh_shape(find_placement("hybrid"), world.size(), group);
-    require_places(options.sharding.plan.places, device.kind());
+    require_places(options.sharding.plan, device.kind());
   });
   const bool only_recompute = options.sharding.plan.checkpoint_activations;
   std::vector<Setting> settings;

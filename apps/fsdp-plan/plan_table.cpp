@@ -210,7 +210,7 @@ PlanTable make_plan_table(const PlanTableOptions& options) {
   if (!attention.why.empty()) table.warnings.push_back("attention by the kernels of fsdp: " + attention.why);
   const Cluster cluster = options.cluster;
   const PlanOptions& wanted = options.train.sharding.plan;
-  if (is_host(device.kind) && (wanted.places.optimizer == &spaces::host || wanted.offloaded_inputs > 0))
+  if (is_host(device.kind) && offloads_to_host(wanted))
     table.warnings.push_back(
         "nothing is offloaded, because on CPUs all memory is host memory; give --device cuda to plan for GPUs");
   for (const Placement& placement : placements()) {

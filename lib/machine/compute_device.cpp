@@ -125,10 +125,22 @@ void check_bias_gelu_fusion(const TransformerConfig& config, DType type, DeviceK
                            is_host(kind) ? "give --device cuda, or leave it out" : "leave it out"));
 }
 
+namespace {
+
+bool is_on_host(const Space* place) { return place && place->tier == Tier::host; }
+
+}  // namespace
+
+bool offloads_to_host(const PlanOptions& plan) {
+  return is_on_host(plan.places.parameters) || is_on_host(plan.places.optimizer) || plan.offloaded_inputs > 0;
+}
+
 ShardingOptions options_for(DeviceKind kind, ShardingOptions options) {
-  for (const Space** place : {&options.plan.places.parameters, &options.plan.places.optimizer, &options.plan.places.gradients})
-    if (is_host(kind) && *place == &spaces::host) *place = nullptr;
-  if (is_host(kind)) options.plan.offloaded_inputs = 0;
+  if (!is_host(kind)) return options;
+  StatePlaces& places = options.plan.places;
+  for (const Space** place : {&places.parameters, &places.optimizer, &places.gradients})
+    if (is_on_host(*place)) *place = nullptr;
+  options.plan.offloaded_inputs = 0;
   return options;
 }
 

@@ -53,6 +53,8 @@ std::string describe_changed_attention(const std::string& before, const std::str
 /// Throws UserError if --bias-gelu-fusion changes nothing for this model, type of weights and device.
 void check_bias_gelu_fusion(const TransformerConfig& config, DType type, DeviceKind kind);
 
+/// Returns true if something is offloaded to the host's memory, which has no effect on a CPU.
+bool offloads_to_host(const PlanOptions& plan);
 /// Returns `options` for this kind of device. On a CPU, offloading is turned off, because a CPU computes in host memory.
 ShardingOptions options_for(DeviceKind kind, ShardingOptions options);
 

@@ -325,9 +325,7 @@ Engine make_engine(const RunContext& run, const Origin& origin, const Machine& m
     check_sharding(origin.config, options.sharding, run.world.size());
     if (run.options.bias_gelu_fusion) check_bias_gelu_fusion(origin.config, options.sharding.types.parameter, machine.kind);
   });
-  if (const PlanOptions& plan = options.sharding.plan;
-      is_host(machine.kind) &&
-      (plan.places.parameters == &spaces::host || plan.places.optimizer == &spaces::host || plan.offloaded_inputs > 0))
+  if (is_host(machine.kind) && offloads_to_host(options.sharding.plan))
     run.log.say("nothing is offloaded to the host: on CPUs all memory is the host's");
   if (options.sharding.plan.places.on_disk() && run.options.save.meanwhile())
     run.log.say("training waits for each save: its state, in files, is larger than a copy in memory may be");
