@@ -20,7 +20,7 @@ std::string bench_storage(const BenchOptions& options, Communicator& world, Devi
   std::optional<StoragePasses> state;
   std::optional<PlainPasses> plain;
   agree(world, [&] {
-    warning = check_storage_folder(options.folder);
+    warning = with_option_names(check_storage_folder(options.folder));
     storage = make_file_storage(options.folder, bytes, device);
     state.emplace(device, *storage, bytes);
     plain.emplace(options.folder, bytes);

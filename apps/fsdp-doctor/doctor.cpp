@@ -70,7 +70,8 @@ OptionTable doctor_option_table(DoctorOptions& options) {
   table
       .path("nvme-path", "DIR", options.nvme_path,
             "where state will be with --offload-optimizer nvme; its drive is measured on each node")
-      .unset("not checked");
+      .unset("not checked")
+      .sets("folder of state");
   table.flag("json", options.json, "print one JSON object");
   table.group("How");
   add_device_option(table, options.device);

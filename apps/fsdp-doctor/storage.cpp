@@ -191,9 +191,7 @@ Finding judge_state_folder(const std::string& folder, const std::vector<StateFol
   Finding finding;
   std::vector<std::string> names, systems, bad, problems, advice;
   std::vector<double> rates;
-  const auto least = [&](double StateFolder::*value) {
-    return (*std::ranges::min_element(nodes, {}, value)).*value;
-  };
+  const auto least = [&](double StateFolder::*value) { return (*std::ranges::min_element(nodes, {}, value)).*value; };
   for (const StateFolder& node : nodes) {
     names.push_back(node.node);
     systems.push_back(node.file_system + (node.missing.empty() ? "" : ", without " + node.missing));
@@ -302,7 +300,7 @@ std::optional<Finding> check_state_folder(DoctorJob& job) {
     std::unique_ptr<Storage> storage;
     std::optional<StoragePasses> passes;
     agree(*job.node, [&] {
-      mine.warning = check_storage_folder(folder);
+      mine.warning = with_option_names(check_storage_folder(folder));
       mine.free_bytes = static_cast<double>(free_bytes_of(folder));
       storage = make_file_storage(folder, bytes, *job.device);
       passes.emplace(*job.device, *storage, bytes);

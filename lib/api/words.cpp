@@ -36,6 +36,7 @@ constexpr std::pair<std::string_view, std::string_view> words[] = {
     {"inputs of blocks on the host", "offload_activations"},
     {"number of offloaded inputs", "cpu_offloading_num_layers"},
     {"memory limit", "memory_limit"},
+    {"folder of state", "nvme_path"},
     {"device", "device"},
     {"attention backend", "attention_backend"},
     {"communication by messages", "comm = \"mpi\""},

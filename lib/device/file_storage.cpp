@@ -48,14 +48,14 @@ class OwnedDescriptor {
 };
 
 [[noreturn]] void refuse(const std::filesystem::path& folder, int error) {
-  throw UserError(format("no file can be made in {} ({}); choose another folder with --nvme-path, on a drive of this machine",
+  throw UserError(format("no file can be made in {} ({}); choose another `folder of state`, on a drive of this machine",
                          folder.string(), text_of(error)));
 }
 
 /// Opens a new file without a name, with O_DIRECT unless the file system refuses that.
 OwnedDescriptor open_unnamed(const std::filesystem::path& folder) {
   if (folder.empty())
-    throw UserError("no folder is given for the file of the state; give --nvme-path, a folder on a drive of this machine");
+    throw UserError("no folder is given for the file of the state; give a `folder of state` on a drive of this machine");
   int fd = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   if (fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR)) {  // the file system has only files with names
     std::string name = (folder / "fsdp-state-XXXXXX").string();
@@ -154,7 +154,7 @@ FileStorage::FileStorage(const std::filesystem::path& folder, std::size_t bytes,
   if (error == ENOSPC || error == EDQUOT || error == EFBIG)
     throw UserError(
         format("{} for the state of this rank cannot be reserved in {} ({}; {} are free); free space there, choose "
-               "another folder with --nvme-path, or use more nodes",
+               "another `folder of state`, or use more nodes",
                format_bytes(static_cast<double>(wanted)), folder_.string(), text_of(error),
                format_bytes(static_cast<double>(free_bytes_of(folder_)))));
   if (error != 0 && error != EOPNOTSUPP && error != ENOSYS) refuse(folder_, error);
@@ -315,7 +315,7 @@ void FileStorage::call_all(Call call, const char* done, std::size_t tile, std::b
 
 void FileStorage::fail(std::size_t tile, const std::string& problem) const {
   throw RunError(
-      format("tile {} of the state in {} {}; choose another folder with --nvme-path, and continue from the last "
+      format("tile {} of the state in {} {}; choose another `folder of state`, and continue from the last "
              "checkpoint",
              tile, folder_.string(), problem));
 }
@@ -359,13 +359,13 @@ std::string check_storage_folder(const std::filesystem::path& folder) {
   const auto type = static_cast<std::uint32_t>(info.f_type);
   if (type == TMPFS_MAGIC || type == RAMFS_MAGIC)
     throw UserError(
-        format("{} is in memory (a tmpfs), so state in its files would save no memory; choose another folder with "
-               "--nvme-path, on a drive of this machine",
+        format("{} is in memory (a tmpfs), so state in its files would save no memory; choose another "
+               "`folder of state`, on a drive of this machine",
                folder.string()));
   if (const char* const name = network_name(type))
     return format(
-        "{} is a file system over the network ({}), on which loads of state are slow; choose a folder on a drive of "
-        "this machine with --nvme-path",
+        "{} is a file system over the network ({}), on which loads of state are slow; choose a "
+        "`folder of state` on a drive of this machine",
         folder.string(), name);
   if (const int error = reserve(fd, block_bytes); error == EOPNOTSUPP || error == ENOSYS)
     return format("the file system of {} cannot reserve space, so a full disk would end the run later; keep its space free",

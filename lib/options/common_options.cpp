@@ -229,7 +229,8 @@ void add_offload_options(OptionTable& table, ShardingOptions& sharding, std::fil
         .path("nvme-path", "DIR", *nvme_path,
               "Folder on a local disk for the files of --offload-params nvme and --offload-optimizer nvme. Each rank has one "
               "file without a name, which the system deletes when the rank ends.")
-        .unset("nothing is in a file");
+        .unset("nothing is in a file")
+        .sets("folder of state");
   const auto spelled = std::make_shared<bool>(false);  // the step of the table keeps `spelled` alive
   table.flag("cpu-offload", *spelled, "fairseq's spelling of --offload-params cpu; needs --bf16 or --fp16.").spelling();
   table.then([&sharding, nvme_path, spelled](const OptionTable& given) {

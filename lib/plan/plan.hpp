@@ -101,7 +101,7 @@ constexpr bool is_slot(BufferRole role) {
 
 using BufferId = int;
 
-/// What an allocation of memory needs: a rank's device, the rank's shard group, and the folder for files (--nvme-path).
+/// What an allocation of memory needs: a rank's device, the rank's shard group, and the folder for files of state.
 struct Means {
   Device& device;
   Collectives& shard_group;

@@ -383,7 +383,7 @@ void require_disk(const RunContext& run, const Machine& machine, const MemoryAcc
           "give --nvme-path a folder on a larger disk, or use more nodes",
           one_line(folder.string()), format_bytes(static_cast<double>(together)), format_bytes(static_cast<double>(free))));
   });
-  if (!warning.empty()) run.log.warn(warning);
+  if (!warning.empty()) run.log.warn(with_option_names(warning));
 }
 
 void print_plan(const ShardedModel& model, const MemoryAccount& memory, int node_ranks) {

@@ -263,7 +263,7 @@ BOOST_AUTO_TEST_CASE(each_call_that_fails_is_an_error_that_names_the_tile) {
         message =
             message_of_error<RunError>([&] { reads ? static_cast<void>(file.read(0, values.size())) : file.write(0, values); });
       }
-      BOOST_TEST((has(message, "tile ") && has(message, file.folder.path().string()) && has(message, "--nvme-path") &&
+      BOOST_TEST((has(message, "tile ") && has(message, file.folder.path().string()) && has(message, "folder of state") &&
                   has(message, reads ? "cannot be read (Input/output error)" : "cannot be written (No space left on device)")),
                  message);
       file.write(0, values);  // nothing of the failed transfer is left
@@ -327,7 +327,7 @@ BOOST_AUTO_TEST_CASE(folders_are_judged) {
   BOOST_TEST(check_storage_folder(folder.path()) == "");
   BOOST_TEST(has(message_of_error<UserError>([&] { check_storage_folder(folder / "none"); }), "No such file"));
   BOOST_TEST(has(message_of_error<UserError>([&] { check_storage_folder(folder / "file"); }), "Not a directory"));
-  BOOST_TEST(has(message_of_error<UserError>([&] { check_storage_folder({}); }), "--nvme-path"));
+  BOOST_TEST(has(message_of_error<UserError>([&] { check_storage_folder({}); }), "folder of state"));
   for (const auto& [type, name] : {std::pair(0x6969u, "NFS"), {0x0bd00bd0u, "Lustre"}, {0xfe534d42u, "CIFS"}}) {
     failing.type = type;
     const std::string warning = check_storage_folder(folder.path());
