@@ -10,6 +10,7 @@
 #include "files/json.hpp"
 #include "fsdp-bench/bench.hpp"
 #include "machine/storage_rate.hpp"
+#include "options/options.hpp"
 
 namespace fsdp {
 

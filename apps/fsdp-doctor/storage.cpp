@@ -21,6 +21,7 @@
 #include "h5/h5.hpp"
 #include "machine/measure.hpp"
 #include "machine/storage_rate.hpp"
+#include "options/options.hpp"
 
 namespace fsdp {
 
