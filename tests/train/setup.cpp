@@ -47,10 +47,10 @@ BOOST_AUTO_TEST_CASE(files_must_fit_the_disk) {
     BOOST_TEST(messages[0] == messages[1]);
     return messages[0];
   };
-  const std::filesystem::path here = std::filesystem::temp_directory_path();
+  const std::filesystem::path here = std::filesystem::current_path();  // the folder for temporary files can be memory
   const std::size_t free = std::filesystem::space(here).available;
   BOOST_TEST(refusal(1, here) == "");
   BOOST_TEST(refusal(0, here / "no such folder") == "");  // no state is in a file
   CHECK_CONTAINS(refusal(free / 2 + free / 8, here), "there is too little room in");
-  CHECK_CONTAINS(refusal(1, here / "no such folder"), "give --nvme-path a folder on a local disk");
+  CHECK_CONTAINS(refusal(1, here / "no such folder"), "choose another `folder of state`");
 }
