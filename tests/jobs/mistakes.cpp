@@ -205,7 +205,7 @@ BOOST_AUTO_TEST_CASE(checkpoints_that_do_not_fit_or_are_damaged) {
   for (const char* text : {"loaded from host", "offloaded to the host's memory:", "load block 0", "unload block 0"})
     BOOST_TEST(offloaded.says(text), offloaded.output);
   const Outcome on_cpu = run(folder, alone(plus(on_this, {"--offload-params", "cpu"})));
-  BOOST_TEST(on_cpu.says("nothing is offloaded: on CPUs all memory"), on_cpu.output);
+  BOOST_TEST(on_cpu.says("nothing is offloaded to the host: on CPUs all memory"), on_cpu.output);
   BOOST_TEST(!on_cpu.says("load block 0"), on_cpu.output);
   // The printed configuration can be read back.
   const Outcome printed = run(folder, alone(plus(dry, {"--offload-params", "cpu", "--print-config"})));

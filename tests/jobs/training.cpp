@@ -190,7 +190,7 @@ BOOST_AUTO_TEST_CASE(recomputed_blocks_are_chosen_by_the_memory) {
   BOOST_TEST(forced.says("a smaller --batch-size or --recompute-num-layers 4, with which it needs "), forced.output);
   const Outcome without_effect = start("--offload-activations");
   BOOST_TEST(without_effect.code == 0, without_effect.output);
-  BOOST_TEST(without_effect.says("nothing is offloaded: on CPUs all memory is the host's"), without_effect.output);
+  BOOST_TEST(without_effect.says("nothing is offloaded to the host: on CPUs all memory is the host's"), without_effect.output);
   BOOST_TEST((curve(metrics(folder / "metrics.jsonl", "train")) == losses));
   for (const char* options : {"--memory-limit 1MiB", "--memory-limit 1MiB --recompute-num-layers auto"}) {
     const Outcome nothing = start(options);
