@@ -239,7 +239,7 @@ void add_offload_options(OptionTable& table, ShardingOptions& sharding, std::fil
       throw UserError(
           "--cpu-offload needs --bf16 or --fp16 (as in fairseq); give one of these, or --offload-params cpu instead");
     if (*spelled && given.given("offload-params") && at.parameters != &spaces::host)
-      throw UserError(format("--cpu-offload contradicts --offload-params {}; leave one out", given.typed("offload-params")));
+      throw UserError(format("--cpu-offload contradicts --offload-params {}; leave one out", at.parameters ? "nvme" : "none"));
     if (*spelled) at.parameters = &spaces::host;
     const char* const parameters = *spelled                         ? "cpu-offload"
                                    : at.parameters == &spaces::nvme ? "offload-params nvme"
