@@ -184,6 +184,9 @@ std::size_t run_all_twice(const Job& job, bool decodes) {
     const Transformer model(job.config, traits_for(DeviceKind::cpu, job.piece_rows));
     ShardingOptions options = job.sharding;
     if (decodes) options.plan.cache = {2, T};
+    StatePlaces& places = options.plan.places;  // a file's loads run on another thread, and Twice is for one
+    for (const Space** place : {&places.parameters, &places.optimizer, &places.gradients})
+      if (*place) *place = &spaces::host;
     const MeshShape shape = mesh_shape(find_placement(options.strategy), job.ranks, options.shard_group_size);
     Mesh mesh = make_mesh(world, shape.shard, shape.replicate);
     mesh.use_device(*device, {});
