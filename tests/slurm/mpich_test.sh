@@ -19,7 +19,7 @@ small_run
 run() { # run EXPECTED_STATUS NAME SRUN_OPTION...: on both nodes
   local expected=$1 name=$2 status=0
   shift 2
-  (cd home && at_head timeout 60 srun --nodes=2 --ntasks=2 "$@" ../bin/fsdp-train --config small.cfg --max-update 3 --save-dir "$name" \
+  (cd home && at_head timeout 60 srun --nodes=2 --ntasks=2 --cpus-per-task=1 "$@" ../bin/fsdp-train --config small.cfg --max-update 3 --save-dir "$name" \
     --log-file "$name.jsonl") >"home/$name.out" 2>&1 || status=$?
   [[ $status == "$expected" ]] || fail "$name: status $status instead of $expected"
 }
