@@ -156,6 +156,12 @@ void Reporter::finish(const std::string& next) {
              "  the process         {} used since {}{}",
              bytes(measured), bytes(memory_.plan), bytes(process), machine_.measured_since,
              on_cpu ? ", " + expected : " of the host's memory"));
+  if (loop_.engine.options().sharding.plan.places.on_disk()) {
+    const DiskTraffic disk = loop_.engine.executor().disk_traffic();
+    loop_.log.say(format("files of state: all ranks have read {} and written {}",
+                         bytes(narrow<std::size_t>(world.sum(narrow<std::int64_t>(disk.read)))),
+                         bytes(narrow<std::size_t>(world.sum(narrow<std::int64_t>(disk.written))))));
+  }
   const double seconds = updating_s_ + batches_.waited_s();
   const double rate = seconds > 0 ? static_cast<double>(loop_.engine.progress().tokens - start_tokens_) / seconds : 0;
   loop_.log.end({loop_.engine.progress().update, loop_.engine.progress().tokens, rate, measured, next,
