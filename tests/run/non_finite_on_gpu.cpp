@@ -8,6 +8,7 @@
 #include "comm/threads/threads.hpp"
 #include "kernels/threads.hpp"
 #include "run/sharded_model.hpp"
+#include "run/small_model.hpp"
 #include "support/places.hpp"
 #include "support/threaded_device.hpp"
 
@@ -15,13 +16,6 @@ using namespace fsdp;
 using namespace fsdp::test;
 
 namespace {
-
-TransformerConfig small_model() {
-  TransformerConfig config;
-  config.vocab_size = 24, config.max_positions = 8, config.width = 8, config.layers = 3, config.heads = config.kv_heads = 2;
-  config.head_size = 4, config.ffn_width = 16;
-  return config;
-}
 
 /// The results of 6 updates with --skip-spikes on all ranks. There are limits from the third update on; the third and the fifth
 /// update read other data.

@@ -9,6 +9,7 @@
 #include "plan/forget.hpp"
 #include "run/golden_run.hpp"
 #include "run/random_jobs.hpp"
+#include "run/small_model.hpp"
 #include "support/before_operation.hpp"
 #include "support/places.hpp"
 
@@ -27,20 +28,6 @@ const std::pair<const char*, StatePlaces> all_places[] = {{"optimizer on the hos
                                                           {"all on the host", test::offloaded(true, true)},
                                                           {"optimizer in a file", in_a_file(false)},
                                                           {"parameters in a file, too", in_a_file(true)}};
-
-TransformerConfig small() {
-  TransformerConfig config;
-  config.vocab_size = 24, config.max_positions = 8, config.width = 8, config.layers = 3, config.heads = config.kv_heads = 2;
-  config.head_size = 4, config.ffn_width = 16;
-  return config;
-}
-
-void read_some(std::size_t micro_batch, std::int32_t* inputs, std::int32_t* targets) {
-  for (std::int32_t i = 0; i < 16; ++i) {
-    inputs[i] = (static_cast<std::int32_t>(micro_batch) * 5 + i * 7) % 24;
-    targets[i] = (inputs[i] + 1) % 24;
-  }
-}
 
 }  // namespace
 
@@ -99,7 +86,8 @@ BOOST_AUTO_TEST_CASE(a_file_that_fails_ends_all_ranks) {
         run_ranks(3, [&](Communicator& world) {
           kernels::set_threads(1);
           const auto device = make_device(threads, static_cast<std::uint64_t>(world.rank()));
-          ShardedModel sharded(small(), {.batch = {2, 8}, .plan = {.micro_batches = 2, .places = in_a_file(true)}}, world);
+          ShardedModel sharded(small_model(), {.batch = {2, 8}, .plan = {.micro_batches = 2, .places = in_a_file(true)}},
+                               world);
           int left = 7;
           BeforeOperation fail([&](const Operation& op) {
             if (world.rank() == 1 && op.stream == where && left-- == 0) throw RunError("tile 3 cannot be read");
@@ -129,7 +117,8 @@ BOOST_AUTO_TEST_CASE(an_update_that_is_not_finite_changes_nothing) {
     run_ranks(2, [&](Communicator& world) {
       kernels::set_threads(1);
       const auto device = make_cpu_device();
-      ShardedModel sharded(small(), {.batch = {2, 8}, .types = types, .plan = {.micro_batches = 2, .places = places}}, world);
+      ShardedModel sharded(small_model(), {.batch = {2, 8}, .types = types, .plan = {.micro_batches = 2, .places = places}},
+                           world);
       Executor& executor = sharded.allocate(*device, {.nvme_path = std::filesystem::current_path()});
       executor.initialize_parameters(1);
       executor.publish_parameters();
@@ -158,7 +147,7 @@ BOOST_AUTO_TEST_CASE(a_part_of_the_parameters_is_initialized) {
     for (const DType master : {DType::f32, DType::bf16}) {
       const auto device = make_cpu_device();
       run_ranks(1, [&](Communicator& world) {
-        ShardedModel sharded(small(),
+        ShardedModel sharded(small_model(),
                              {.batch = {2, 8},
                               .types = {.parameter = DType::bf16, .master = master},
                               .plan = {.places = on_disk ? in_a_file(true) : test::offloaded(true, true)}},

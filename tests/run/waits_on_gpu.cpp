@@ -15,6 +15,7 @@
 #include "comm/threads/threads.hpp"
 #include "kernels/kernels.hpp"
 #include "run/sharded_model.hpp"
+#include "run/small_model.hpp"
 #include "support/before_operation.hpp"
 #include "support/places.hpp"
 #include "support/threaded_device.hpp"
@@ -24,27 +25,13 @@ using namespace fsdp::test;
 
 namespace {
 
-TransformerConfig small() {
-  TransformerConfig config;
-  config.vocab_size = 24, config.max_positions = 8, config.width = 8, config.layers = 3, config.heads = config.kv_heads = 2;
-  config.head_size = 4, config.ffn_width = 16;
-  return config;
-}
-
-void read_some(std::size_t micro_batch, std::int32_t* inputs, std::int32_t* targets) {
-  for (std::int32_t i = 0; i < 16; ++i) {
-    inputs[i] = (static_cast<std::int32_t>(micro_batch) * 5 + i * 7) % 24;
-    targets[i] = (inputs[i] + 1) % 24;
-  }
-}
-
 /// Returns the increase of `count()` in each of some updates, by rank.
 std::vector<std::vector<std::uint64_t>> counted(int ranks, const char* strategy, Threads threads, std::uint64_t (*count)(),
                                                 const StatePlaces& places = {}) {
   std::vector<std::vector<std::uint64_t>> all(static_cast<std::size_t>(ranks));
   run_ranks(ranks, [&](Communicator& world) {
     const auto device = make_device(threads, static_cast<std::uint64_t>(world.rank()));
-    ShardedModel sharded(small(),
+    ShardedModel sharded(small_model(),
                          {.strategy = strategy,
                           .batch = {2, 8},
                           .types = {.parameter = DType::bf16},
@@ -216,7 +203,7 @@ BOOST_AUTO_TEST_CASE(a_file_that_fails_ends_all_ranks) {
       std::atomic<int> ended = 0, failed = 0;
       const auto rank = [&](Communicator& world) {
         const auto device = make_device(threads, static_cast<std::uint64_t>(world.rank()));
-        ShardedModel sharded(small(), {.batch = {2, 8}, .plan = {.places = in_a_file(true)}}, world, cuda_traits());
+        ShardedModel sharded(small_model(), {.batch = {2, 8}, .plan = {.places = in_a_file(true)}}, world, cuda_traits());
         int left = 7;
         BeforeOperation fail([&](const Operation& op) {
           if (world.rank() == 1 && op.stream == where && left-- == 0) throw RunError("tile 3 cannot be read");
