@@ -137,10 +137,9 @@ std::string prediction_table(const PlanTable& table) {
              gpu.memory_bandwidth / 1e12, gpu.link_bandwidth / 1e9,
              cluster.nodes > 1 ? format(", {:.0f} of each to other nodes", gpu.network_bandwidth / 1e9) : "",
              (sharding.plan.places.any() ? format(", {:.0f} to the host", gpu.host_bandwidth / 1e9) : "") +
-                 (uses_disk(sharding.plan.places)
-                      ? format(",\n{:.3g} from and {:.3g} to a node's disk", table.options.nvme_bandwidth.read,
-                               table.options.nvme_bandwidth.write)
-                      : ""),
+                 (sharding.plan.places.on_disk() ? format(",\n{:.3g} from and {:.3g} to a node's disk",
+                                                          table.options.nvme_bandwidth.read, table.options.nvme_bandwidth.write)
+                                                 : ""),
              assumptions, gpu.flops(sharding.types.parameter) / 1e12) +
          lay_out(rows, 2);
 }

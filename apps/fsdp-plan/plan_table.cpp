@@ -31,7 +31,7 @@ ShardingOptions options_of_row(const PlanTableOptions& options, const Placement&
 
 /// All micro-batches but the first and the last have the same traffic.
 DiskTraffic disk_traffic_of_update(const Model& model, ShardingOptions options, MeshShape mesh) {
-  if (!uses_disk(options.plan.places)) return {};
+  if (!options.plan.places.on_disk()) return {};
   const std::size_t K = options.plan.micro_batches;
   const auto of = [&](std::size_t micro_batches) {
     options.plan.micro_batches = micro_batches;

@@ -78,7 +78,7 @@ struct PlanTable {
 
   const PlanRow& chosen() const;
   /// Returns true if there are predictions: with --gpu and, if state is in a file, --nvme-bandwidth.
-  bool predicts() const { return options.gpu && (options.disk().known() || !uses_disk(options.train.sharding.plan.places)); }
+  bool predicts() const { return options.gpu && (options.disk().known() || !options.train.sharding.plan.places.on_disk()); }
   bool fits(const PlanVariant& variant) const {
     return options.memory_limit == 0 || variant.memory.total() <= options.memory_limit;
   }

@@ -163,30 +163,23 @@ std::vector<Piece> copied(std::vector<Piece> pieces, std::span<std::byte> snapsh
   return pieces;
 }
 
-/// Calls f(range, values) for the piece's elements in fp32, in order: once if they are in host memory in that type, else for
-/// parts, because a copy of all of them may not fit into memory.
+/// Calls f(range, values) for the piece's elements in fp32, in order: once if they are in host memory, else for parts, because
+/// a copy of all of them may not fit into memory.
 template <class F>
 void each_part(const Piece& piece, const F& f) {
-  constexpr std::size_t most_at_once = std::size_t{1} << 22;
-  const std::byte* const host = piece.data.host();
-  const std::size_t size = size_of(piece.type), most = host && piece.type == DType::f32 ? piece.numel() : most_at_once;
-  std::vector<std::byte> copy(host ? 0 : std::min(most, piece.numel()) * size);
-  std::vector<float> as_fp32;
-  for (Range part; part.end < piece.numel() || piece.numel() == 0; part.begin = part.end) {
-    part.end = std::min(part.begin + most, piece.numel());
-    if (!host) piece.data.read(part.begin * size, std::span(copy).first(part.size() * size));
-    const std::byte* const data = host ? host + part.begin * size : copy.data();
-    with_element(piece.type, [&]<class E>() {
-      const auto* const values = reinterpret_cast<const E*>(data);
+  with_element(piece.type, [&]<class E>() {
+    Range part;
+    std::vector<float> as_fp32;
+    piece.data.visit<E>(0, piece.numel(), [&](const E* values, std::size_t n) {
+      part = {part.end, part.end + n};
       if constexpr (std::is_same_v<E, float>) {
         f(part, values);
       } else {
-        as_fp32.assign(values, values + part.size());
+        as_fp32.assign(values, values + n);
         f(part, static_cast<const float*>(as_fp32.data()));
       }
     });
-    if (part.empty()) break;
-  }
+  });
 }
 
 /// Writes this rank's file. Adds the sum of squares of each piece to the entry of its tensor in `squares`.

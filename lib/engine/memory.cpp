@@ -80,10 +80,8 @@ MemoryAccount memory_account(const EngineOptions& options, const Model& model, c
   const ShardingOptions& sharding = options.sharding;
   const DeviceBackend* const backend = find_backend(options.comm.kind).device_backend;
   const auto offloaded_to = [&](Tier tier) {
-    std::size_t bytes = 0;
-    for (const PlanBuffer& buffer : plan.buffers)
-      if (buffer.is_offloaded() && buffer.space->tier == tier) bytes += buffer.bytes;
-    return bytes;
+    const auto bytes = offloaded_by_role(plan, tier);
+    return std::accumulate(bytes.begin(), bytes.end(), std::size_t{0});
   };
   return {.by_role = memory_by_role(plan),
           .plan = plan.peak_bytes,

@@ -13,6 +13,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "device/memory_view.hpp"
 #include "machine/measure.hpp"
 
 namespace fsdp {
@@ -35,6 +36,17 @@ void fill(std::byte* to, std::size_t bytes) {
   }
 }
 
+/// The bytes of a file of `bytes` bytes that a pass reads and writes.
+struct PassRanges {
+  std::size_t read_end, write_begin, write_end;
+  PassRanges(FilePass pass, std::size_t bytes)
+      : read_end(pass == FilePass::write  ? 0
+                 : pass == FilePass::both ? bytes / 2
+                                          : bytes),
+        write_begin(pass == FilePass::both ? bytes / 2 : 0),
+        write_end(pass == FilePass::read ? 0 : bytes) {}
+};
+
 }  // namespace
 
 StoragePasses::StoragePasses(Device& device, Storage& storage, std::size_t bytes)
@@ -45,25 +57,15 @@ StoragePasses::StoragePasses(Device& device, Storage& storage, std::size_t bytes
     direction->stream = device.make_stream(StreamUse::storage);
     direction->memory = device.allocate(slot_bytes_ + page);
   }
-  struct Copy {
-    Stream& stream;
-    std::byte* to;
-    const Buffer& from;
-  } copy = {*writes_.stream, slot(writes_), source};
-  writes_.stream->submit({[](void* context, std::size_t) {
-                            const Copy& c = *static_cast<Copy*>(context);
-                            c.stream.copy(c.to, c.from.data(), c.from.bytes());
-                          },
-                          &copy, 0});
-  writes_.stream->synchronize();
+  on_stream(*writes_.stream, [&] { writes_.stream->copy(slot(writes_), source.data(), slot_bytes_); });
 }
 
 std::byte* StoragePasses::slot(const Direction& direction) { return aligned(direction.memory); }
 
 void StoragePasses::run(FilePass pass) {
-  const std::size_t half = pass == FilePass::both ? bytes_ / 2 : 0;
-  reads_.begin = 0, reads_.end = pass == FilePass::write ? 0 : half > 0 ? half : bytes_;
-  writes_.begin = half, writes_.end = pass == FilePass::read ? 0 : bytes_;
+  const PassRanges ranges(pass, bytes_);
+  reads_.begin = 0, reads_.end = ranges.read_end;
+  writes_.begin = ranges.write_begin, writes_.end = ranges.write_end;
   const auto submit = [&](Direction& direction, auto work) {
     for (std::size_t at = direction.begin; at < direction.end; at += slot_bytes_) direction.stream->submit({work, this, at});
   };
@@ -92,12 +94,8 @@ PlainPasses::PlainPasses(const std::filesystem::path& folder, std::size_t bytes)
 PlainPasses::~PlainPasses() { ::close(file_); }
 
 void PlainPasses::run(FilePass pass) {
-  const std::size_t half = pass == FilePass::both ? bytes_ / 2 : 0;
-  std::atomic<std::size_t> next_read = 0, next_write = half;
-  const std::size_t read_end = pass == FilePass::write ? 0
-                               : half > 0              ? half
-                                                       : bytes_,
-                    write_end = pass == FilePass::read ? 0 : bytes_;
+  const PassRanges ranges(pass, bytes_);
+  std::atomic<std::size_t> next_read = 0, next_write = ranges.write_begin;
   std::atomic<int> error = 0;
   const auto move = [&](auto call, std::atomic<std::size_t>& next, std::size_t end, std::byte* piece) {
     for (std::size_t at = next.fetch_add(MiB); at < end; at = next.fetch_add(MiB))
@@ -106,8 +104,8 @@ void PlainPasses::run(FilePass pass) {
   std::vector<std::jthread> all;
   std::byte* piece = aligned(memory_);
   for (std::size_t i = 0; i < threads; ++i, piece += 2 * MiB) {
-    if (read_end > 0) all.emplace_back([&, piece] { move(::pread, next_read, read_end, piece); });
-    if (write_end > 0) all.emplace_back([&, piece] { move(::pwrite, next_write, write_end, piece + MiB); });
+    if (ranges.read_end > 0) all.emplace_back([&, piece] { move(::pread, next_read, ranges.read_end, piece); });
+    if (ranges.write_end > 0) all.emplace_back([&, piece] { move(::pwrite, next_write, ranges.write_end, piece + MiB); });
   }
   all.clear();
   if (error != 0) throw RunError(format("a plain file cannot be read or written ({})", std::strerror(error)));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -251,10 +252,10 @@ std::array<std::size_t, role_count> memory_by_role(const Plan& plan) {
   return bytes;
 }
 
-std::array<std::size_t, role_count> offloaded_by_role(const Plan& plan) {
+std::array<std::size_t, role_count> offloaded_by_role(const Plan& plan, Tier tier) {
   std::array<std::size_t, role_count> bytes{};
   for (const PlanBuffer& buffer : plan.buffers)
-    if (buffer.is_offloaded()) bytes[static_cast<std::size_t>(buffer.role)] += buffer.bytes;
+    if (buffer.is_offloaded() && buffer.space->tier == tier) bytes[static_cast<std::size_t>(buffer.role)] += buffer.bytes;
   return bytes;
 }
 
@@ -271,11 +272,8 @@ std::string describe_memory(const Plan& plan) {
   add("peak per rank", plan.peak_bytes);
   for (const auto& [tier, heading, sum] : {std::tuple{Tier::host, "offloaded to the host's memory", "on the host per rank"},
                                            {Tier::disk, "in a file on the disk of the node", "on the disk per rank"}}) {
-    std::array<std::size_t, role_count> here{};
-    std::size_t total = 0;
-    for (const PlanBuffer& buffer : plan.buffers)
-      if (buffer.is_offloaded() && buffer.space->tier == tier)
-        here[static_cast<std::size_t>(buffer.role)] += buffer.bytes, total += buffer.bytes;
+    const auto here = offloaded_by_role(plan, tier);
+    const std::size_t total = std::accumulate(here.begin(), here.end(), std::size_t{0});
     if (total == 0) continue;
     text += format("  {}:\n", heading);
     for (std::size_t role = 0; role < role_count; ++role)

@@ -123,15 +123,19 @@ extern const Space slots;  // memory that the communicator provides, for gathere
 extern const Space host;   // memory that the device copies from and to
 extern const Space nvme;   // a file without a name in Means::folder: device/file_storage.hpp
 }  // namespace spaces
-/// Where a rank's state is at rest. Null: in the device's memory. If parameters have a place, the other state has one, too.
+/// Where a rank's state is at rest. Null: in the device's memory. If parameters have a place, the optimizer's state has one,
+/// too.
 struct StatePlaces {
   const Space* parameters = nullptr;  // in the type of computation
   const Space* optimizer = nullptr;   // the optimizer's states, the average and, in mixed precision, the fp32 master parameters
   const Space* gradients = nullptr;   // those that are reduced, and sums that wait
   bool any() const { return parameters || optimizer || gradients; }
-  /// Returns true if the optimizer's state is in files. A copy of it may not fit into memory, so a save is written from the
-  /// files while training waits.
-  bool on_disk() const { return optimizer && optimizer->tier == Tier::disk; }
+  /// Returns true if state is in files. A copy of it may not fit into memory, so a save is written from the files while
+  /// training waits. A prediction needs the rates of the disk.
+  bool on_disk() const {
+    const auto is_file = [](const Space* space) { return space && space->tier == Tier::disk; };
+    return is_file(parameters) || is_file(optimizer) || is_file(gradients);
+  }
 };
 struct SpaceUse {
   const Space* space;
@@ -342,9 +346,9 @@ std::string_view name_of(StreamId stream);
 /// reads or writes more than six buffers, only two of these buffers are shown.
 std::string describe_operations(const Plan& plan, const std::vector<Operation>& operations, const Layout& layout);
 /// Bytes per role, indexed by BufferRole. memory_by_role() counts device memory, with activations at their peak; the sum is
-/// Plan::peak_bytes. offloaded_by_role() counts offloaded state; the sum is Plan::offloaded_bytes().
+/// Plan::peak_bytes. offloaded_by_role() counts offloaded buffers in the spaces of a tier.
 std::array<std::size_t, role_count> memory_by_role(const Plan& plan);
-std::array<std::size_t, role_count> offloaded_by_role(const Plan& plan);
+std::array<std::size_t, role_count> offloaded_by_role(const Plan& plan, Tier tier);
 /// The bytes per role and their sum as text. Host memory is listed separately.
 std::string describe_memory(const Plan& plan);
 

@@ -98,7 +98,7 @@ StepPrediction simulate(const Transformer& model, const ShardedPlan& planned, co
 StepPrediction predict_update(const Transformer& model, const ShardingOptions& options, MeshShape mesh, const Cluster& cluster,
                               const GpuFigures& gpu, const DiskRates& disk, const Efficiency& efficiency) {
   expect(cluster.nodes == 1 || gpu.network_bandwidth > 0, "several nodes have a network");
-  expect(disk.known() || !uses_disk(options.plan.places), "the rates of the disk are known");
+  expect(disk.known() || !options.plan.places.on_disk(), "the rates of the disk are known");
   const auto of_micro_batches = [&](std::size_t n) {
     ShardingOptions fewer = options;
     fewer.plan.micro_batches = n;

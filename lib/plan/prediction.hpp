@@ -47,12 +47,6 @@ struct DiskRates {
   bool known() const { return read > 0 && write > 0; }
 };
 
-/// Returns true if state is in a file. A prediction then needs the rates of the disk.
-inline bool uses_disk(const StatePlaces& places) {
-  const auto is_file = [](const Space* space) { return space && space->tier == Tier::disk; };
-  return is_file(places.parameters) || is_file(places.optimizer) || is_file(places.gradients);
-}
-
 /// Seconds of one update on one rank.
 struct StepPrediction {
   double total = 0;

@@ -328,7 +328,7 @@ Engine make_engine(const RunContext& run, const Origin& origin, const Machine& m
   if (is_host(machine.kind) && offloads_to_host(options.sharding.plan))
     run.log.say("nothing is offloaded to the host: on CPUs all memory is the host's");
   if (options.sharding.plan.places.on_disk() && run.options.save.meanwhile())
-    run.log.say("training waits for each save: its state, in files, is larger than a copy in memory may be");
+    run.log.say("training waits for each save: the state is in files, and a copy of it in memory might not fit");
   options.sharding = options_for(machine.kind, options.sharding);
   if (run.options.chooses_blocks) {
     agree(run.world, [&] {
@@ -436,7 +436,7 @@ nlohmann::json start_fields(const RunContext& run, const Machine& machine, const
   if (!run.options.trace.file.empty()) fields["trace"] = whole_path(run.options.trace.file);
   const GpuFigures* const gpu = is_host(machine.kind) ? nullptr : figures_of(machine.device->description());
   const bool one_node = machine.node->size() == run.world.size();
-  if (gpu && even_nodes && (one_node || gpu->network_bandwidth > 0) && !uses_disk(run.options.sharding.plan.places)) {
+  if (gpu && even_nodes && (one_node || gpu->network_bandwidth > 0) && !run.options.sharding.plan.places.on_disk()) {
     const Cluster cluster = {run.world.size() / machine.node->size(), machine.node->size(), Between::nodes};
     const StepPrediction step = predict_update(model.transformer(), run.options.sharding, model.mesh().shape, cluster, *gpu);
     fields["predicted"] = {{"total", step.total},         {"products", step.products},

@@ -935,11 +935,11 @@ BOOST_AUTO_TEST_CASE(what_is_kept_on_the_host_is_not_on_the_device) {
     BOOST_TEST(of(memory_by_role(none), role) > 0u);
     for (const Plan* plan : {&optimizer, &all}) {
       BOOST_TEST(of(memory_by_role(*plan), role) == 0u);
-      BOOST_TEST(of(offloaded_by_role(*plan), role) == of(memory_by_role(none), role));
+      BOOST_TEST(of(offloaded_by_role(*plan, Tier::host), role) == of(memory_by_role(none), role));
     }
   }
   BOOST_TEST(of(memory_by_role(optimizer), BufferRole::parameters) == parameters);
-  BOOST_TEST(of(offloaded_by_role(optimizer), BufferRole::parameters) == masters);
+  BOOST_TEST(of(offloaded_by_role(optimizer, Tier::host), BufferRole::parameters) == masters);
   BOOST_TEST(of(memory_by_role(all), BufferRole::parameters) == 0u);
   for (const bool with_parameters : {false, true}) {  // twice the blocks, the same slots
     const auto slots = [&](std::size_t layers) {

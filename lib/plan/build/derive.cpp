@@ -9,6 +9,7 @@
 
 #include "plan/build/unit_placement.hpp"
 #include "plan/kind.hpp"
+#include "tensor/shape.hpp"
 
 namespace fsdp {
 
@@ -74,8 +75,7 @@ void place_buffers(Plan& plan) {
     const auto is_its = [&](const SpaceUse& use) { return use.space == buffer.space; };
     auto use = std::find_if(plan.spaces.begin(), plan.spaces.end(), is_its);
     if (use == plan.spaces.end()) use = plan.spaces.insert(use, {buffer.space, 0});
-    const std::size_t unit = buffer.space->alignment, units = (buffer.bytes + unit - 1) / unit;
-    buffer.offset = std::exchange(use->bytes, use->bytes + units * unit);
+    buffer.offset = std::exchange(use->bytes, use->bytes + round_up(buffer.bytes, buffer.space->alignment));
     if (buffer.space->tier == Tier::device) fixed += buffer.bytes;
   }
   const std::size_t used = plan.spaces.front().bytes;
