@@ -49,12 +49,14 @@ BOOST_AUTO_TEST_CASE(they_resume_bit_for_bit) {
   for (const std::string precision : {"fp32", "bf16"}) {
     const std::string all = "--model " + base + lora + " --lora-dropout 0.2 --precision " + precision,
                       straight = "straight-" + precision, stopped = "stopped-" + precision;
-    expect_done(train(folder, 2, straight, 6, all));
+    const Outcome whole = train(folder, 2, straight, 6, all);
+    expect_done(whole);
     expect_done(train(folder, 2, stopped, 3, all));
     const Outcome rest = train(folder, 2, stopped, 6, all);
     expect_done(rest);
     BOOST_TEST(rest.says("restored step 3"), rest.output);
-    BOOST_TEST(!rest.says("warning"), rest.output);
+    // A CPU without bf16 instructions has a warning in both runs.
+    BOOST_TEST(rest.times_said("warning") == whole.times_said("warning"), rest.output);
     BOOST_TEST((adapters_of(folder, straight) == adapters_of(folder, stopped)));
     const json start = metrics(folder / (straight + ".jsonl"), "start").front(),
                end = metrics(folder / (straight + ".jsonl"), "end").front();
