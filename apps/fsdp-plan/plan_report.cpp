@@ -362,7 +362,7 @@ std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan
   rows.push_back({"  unreduced gradients", "-", "-", bytes(m.of(BufferRole::unreduced_gradients))});
   rows.push_back({"  activations, kept", "-", "-", bytes(m.of(BufferRole::activations))});
   rows.push_back({"  scratch, batch, tables", "-", "-", bytes(m.of(BufferRole::scratch) + m.of(BufferRole::batch))});
-  if (m.offloaded + m.on_disk > 0) rows.push_back({"  slots of what is offloaded", "-", "-", bytes(m.of(BufferRole::loaded))});
+  if (m.offloaded + m.on_disk > 0) rows.push_back({"  offload slots", "-", "-", bytes(m.of(BufferRole::loaded))});
   rows.push_back({"  communication staging", "-", "-", bytes(m.staging)});
   rows.push_back({on_gpu ? "  gemm's workspace" : "  gemm's panels, about", "-", "-", bytes(m.gemm)});
   if (on_gpu) rows.push_back({"  driver and libraries, a guess", "-", "-", bytes(m.context)});
@@ -443,7 +443,7 @@ nlohmann::json memory_json(const MemoryAccount& m) {
           {"activations", m.of(BufferRole::activations)},
           {"scratch", m.of(BufferRole::scratch)},
           {"batch_and_tables", m.of(BufferRole::batch)},
-          {"loaded_from_host", m.of(BufferRole::loaded)},
+          {"offload_slots", m.of(BufferRole::loaded)},
           {"offloaded", m.offloaded},
           {"on_disk", m.on_disk},
           {"plan_peak", m.plan},

@@ -16,6 +16,7 @@
 #include <linux/magic.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -87,6 +88,7 @@ class FileStorage final : public Storage {
   void read(Stream& stream, std::size_t begin, void* to, std::size_t bytes) override;
   void write(Stream& stream, std::size_t begin, const void* from, std::size_t bytes) override;
   DiskTraffic disk_traffic() const override { return {read_, written_}; }
+  std::size_t file_bytes() const override;
 
  private:
   struct Tile {
@@ -184,6 +186,12 @@ void FileStorage::close() {
   is_given_.notify_all();
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
+}
+
+std::size_t FileStorage::file_bytes() const {
+  struct stat info {};
+  if (::fstat(fd_, &info) != 0) refuse(folder_, errno);
+  return static_cast<std::size_t>(info.st_size);
 }
 
 void FileStorage::read(Stream& stream, std::size_t begin, void* to, std::size_t bytes) {

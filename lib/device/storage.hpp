@@ -29,6 +29,8 @@ class Storage {
   virtual void read(Stream& stream, std::size_t begin, void* to, std::size_t bytes) = 0;
   virtual void write(Stream& stream, std::size_t begin, const void* from, std::size_t bytes) = 0;
   virtual DiskTraffic disk_traffic() const { return {}; }
+  /// The measured size of the file; 0: the storage is memory.
+  virtual std::size_t file_bytes() const { return 0; }
 };
 
 class MemoryStorage final : public Storage {

@@ -79,16 +79,13 @@ MemoryAccount memory_account(const EngineOptions& options, const Model& model, c
                              int world_size, std::size_t staging, ProgramMemory program) {
   const ShardingOptions& sharding = options.sharding;
   const DeviceBackend* const backend = find_backend(options.comm.kind).device_backend;
-  const auto offloaded_to = [&](Tier tier) {
-    const auto bytes = offloaded_by_role(plan, tier);
-    return std::accumulate(bytes.begin(), bytes.end(), std::size_t{0});
-  };
+  const auto on_host = offloaded_by_role(plan, Tier::host);
   return {.by_role = memory_by_role(plan),
           .plan = plan.peak_bytes,
           .staging = staging,
           .gemm = gemm_bytes(model, sharding.batch, sharding.types.parameter),
           .context = model.device().context_bytes,
-          .offloaded = offloaded_to(Tier::host),
+          .offloaded = std::accumulate(on_host.begin(), on_host.end(), std::size_t{0}),
           .file = plan.bytes_in(spaces::nvme) > 0 ? file_staging_bytes : 0,
           .through_host = !is_host(model.device().kind) && !backend
                               ? staging_through_host(plan, {layout.shards(), world_size / layout.shards()})
@@ -98,7 +95,7 @@ MemoryAccount memory_account(const EngineOptions& options, const Model& model, c
                           ? snapshot_bytes(layout, sharding.optimizer.state_type, rank, world_size, !plan.averages.empty())
                           : 0,
           .trace = program.trace_bytes,
-          .on_disk = offloaded_to(Tier::disk),
+          .on_disk = plan.bytes_on_disk(),
           .device = model.device().kind,
           .backend = backend};
 }

@@ -31,7 +31,7 @@ struct MemoryAccount {
   std::size_t snapshot = 0;      // the copy of the state from which an asynchronous save writes
   std::size_t trace = 0;
 
-  std::size_t on_disk = 0;  // the offloaded buffers of the plan that are in a file
+  std::size_t on_disk = 0;  // the size of the files of the plan's offloaded buffers
 
   DeviceKind device = DeviceKind::cpu;
   const DeviceBackend* backend = nullptr;  // the backend of GPU collectives; null: collectives go through the host

@@ -45,6 +45,13 @@ std::size_t Plan::bytes_in(const Space& space) const {
   return 0;
 }
 
+std::size_t Plan::bytes_on_disk() const {
+  std::size_t bytes = 0;
+  for (const SpaceUse& use : spaces)
+    if (use.space->tier == Tier::disk) bytes += use.bytes;
+  return bytes;
+}
+
 std::size_t Plan::offloaded_bytes() const {
   std::size_t bytes = 0;
   for (const PlanBuffer& buffer : buffers)
@@ -62,7 +69,7 @@ std::size_t Plan::batch_bytes() const {
 std::string_view name_of(BufferRole role) {
   static constexpr std::array<std::string_view, role_count> names = {
       "parameters",  "gradients", "optimizer state", "gathered parameters", "unreduced gradients",
-      "activations", "scratch",   "batch, tables",   "key-value cache",     "loaded from host"};
+      "activations", "scratch",   "batch, tables",   "key-value cache",     "offload slots"};
   return names[static_cast<std::size_t>(role)];
 }
 
@@ -273,7 +280,8 @@ std::string describe_memory(const Plan& plan) {
   for (const auto& [tier, heading, sum] : {std::tuple{Tier::host, "offloaded to the host's memory", "on the host per rank"},
                                            {Tier::disk, "in a file on the disk of the node", "on the disk per rank"}}) {
     const auto here = offloaded_by_role(plan, tier);
-    const std::size_t total = std::accumulate(here.begin(), here.end(), std::size_t{0});
+    const std::size_t total =
+        tier == Tier::disk ? plan.bytes_on_disk() : std::accumulate(here.begin(), here.end(), std::size_t{0});
     if (total == 0) continue;
     text += format("  {}:\n", heading);
     for (std::size_t role = 0; role < role_count; ++role)

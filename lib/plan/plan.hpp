@@ -317,6 +317,8 @@ struct Plan {
   std::vector<SpaceUse> spaces;
   std::size_t peak_bytes = 0;  // the largest amount of device memory in use at one time
   std::size_t bytes_in(const Space& space) const;
+  /// The size of this rank's files, whose buffers begin at multiples of their space's alignment.
+  std::size_t bytes_on_disk() const;
   /// offloaded_bytes() counts offloaded state in all spaces, and batch_bytes() counts batches and results in host memory.
   std::size_t offloaded_bytes() const;
   std::size_t batch_bytes() const;

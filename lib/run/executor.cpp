@@ -110,6 +110,12 @@ DiskTraffic Executor::disk_traffic() const {
   return all;
 }
 
+std::size_t Executor::file_bytes() const {
+  std::size_t all = 0;
+  for (const auto& storage : storages_) all += storage->file_bytes();
+  return all;
+}
+
 ShardState Executor::parameters() { return owned(parameters_state, plan_.master, &UnitTypes::master); }
 ShardState Executor::gradients() { return owned("gradients", plan_.gradients, &UnitTypes::gradient); }
 

@@ -146,6 +146,8 @@ class Executor {
   std::size_t peak_bytes() const { return peak_bytes_; }
   /// The bytes that this rank has read from and written to its files so far. All streams must be idle.
   DiskTraffic disk_traffic() const;
+  /// The measured size of this rank's files.
+  std::size_t file_bytes() const;
   /// The times since the last reset_times().
   const WorkTimes& times() const { return clock_.times(); }
   /// Returns true if times() is known. On a GPU an observer must need the times of the update.

@@ -397,7 +397,7 @@ BOOST_AUTO_TEST_CASE(json_has_the_numbers) {
       BOOST_TEST(m["total"] == parts);
       // Host memory in a job on GPUs does not count, nor does a trace.
       for (const char* of_host : {"snapshot", "read_ahead"}) BOOST_TEST((m[of_host] > 0) == (device == std::string("cpu")));
-      for (const char* offload : {"offloaded", "loaded_from_host"})  // a CPU's memory is the host's
+      for (const char* offload : {"offloaded", "offload_slots"})  // a CPU's memory is the host's
         BOOST_TEST((m[offload] > 0) == (device == std::string("cuda")));
       BOOST_TEST(json["strategies"][i]["recomputing"]["traffic"]["out_of_node"] ==
                  table.rows[i].recomputing.traffic.out_of_node);

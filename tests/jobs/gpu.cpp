@@ -156,8 +156,8 @@ BOOST_AUTO_TEST_CASE(golden_losses_by_processes) {
   }
 }
 
-// With offloading, gradients of several micro-batches are summed on the host, a save reads state there, and the run can be
-// resumed without offloading.
+// With offloading, gradients of several micro-batches are summed on the host, a save reads state on the host or in the file,
+// and the run can be resumed without offloading.
 BOOST_AUTO_TEST_CASE(offloading_changes_no_bit) {
   const auto train = [&](const fs::path& folder, int last, const std::string& more) {
     fs::create_directories(folder);
@@ -170,7 +170,8 @@ BOOST_AUTO_TEST_CASE(offloading_changes_no_bit) {
   for (const std::string strategy : {"full", "none"}) {
     const std::string with_strategy = "--sharding-strategy " + strategy;
     const std::vector<double> expected = train(fresh_folder() / "kept", 6, with_strategy);
-    for (const char* offload : {" --cpu-offload", " --offload-optimizer cpu"}) {
+    const std::string in_a_file = " --offload-params nvme --nvme-path " + fs::current_path().string();
+    for (const std::string& offload : {std::string(" --cpu-offload"), in_a_file + " --offload-activations"}) {
       const auto folder = fresh_folder() / "offloaded";
       train(folder, 2, with_strategy + offload);
       train(folder, 4, with_strategy);

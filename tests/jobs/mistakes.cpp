@@ -202,7 +202,7 @@ BOOST_AUTO_TEST_CASE(checkpoints_that_do_not_fit_or_are_damaged) {
   // On a GPU, offloaded memory is shown separately. A CPU has only one memory.
   const Outcome offloaded = run(folder, alone(plus(dry, {"--offload-params", "cpu"})));
   BOOST_TEST(offloaded.code == 0, offloaded.output);
-  for (const char* text : {"loaded from host", "offloaded to the host's memory:", "load block 0", "unload block 0"})
+  for (const char* text : {"offload slots", "offloaded to the host's memory:", "load block 0", "unload block 0"})
     BOOST_TEST(offloaded.says(text), offloaded.output);
   const Outcome on_cpu = run(folder, alone(plus(on_this, {"--offload-params", "cpu"})));
   BOOST_TEST(on_cpu.says("nothing is offloaded to the host: on CPUs all memory"), on_cpu.output);

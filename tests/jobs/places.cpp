@@ -193,6 +193,31 @@ BOOST_AUTO_TEST_CASE(a_folder_that_vanishes_harms_nothing) {
   expect_same(folder, "whole", "moved");
 }
 
+// A thousand moments from the start of a run to its end, each after another time.
+BOOST_AUTO_TEST_CASE(killed_runs_leave_nothing_in_the_folder, *boost::unit_test::disabled()) {
+  using namespace std::chrono;
+  const auto folder = fresh_folder(), disk = disk_of(folder);
+  const auto words = options("killed", 3, "--no-save " + in_files(disk) + " --offload-optimizer nvme");
+  const auto start = steady_clock::now();
+  expect_done(run(folder, mpirun(1, "fsdp-train", words)));
+  const auto whole = steady_clock::now() - start;
+  std::vector<std::string> alone = {std::string(FSDP_BIN) + "/fsdp-train"};
+  alone.insert(alone.end(), words.begin(), words.end());
+  const auto free = fs::space(disk).available;
+  int killed = 0;
+  for (int i = 0; i < 1000; ++i) {
+    const Outcome outcome = run(folder, alone, [&](pid_t pid) {
+      std::this_thread::sleep_for(whole * i / 1000);
+      ::kill(pid, SIGKILL);
+    });
+    killed += outcome.code != 0;
+    BOOST_TEST_REQUIRE(fs::is_empty(disk), "after run " + std::to_string(i));
+  }
+  BOOST_TEST(killed > 700);
+  // The blocks of the files are free again: 1,000 files of 5 MiB would be missed.
+  BOOST_TEST(fs::space(disk).available + (std::uintmax_t{1} << 30) > free);
+}
+
 /// The limit of the system for the memory that a process may write to is a third of the state.
 BOOST_AUTO_TEST_CASE(a_model_is_trained_whose_state_is_three_times_the_memory, *boost::unit_test::disabled()) {
   const auto folder = fresh_folder(), disk = disk_of(folder);

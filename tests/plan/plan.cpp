@@ -951,7 +951,7 @@ BOOST_AUTO_TEST_CASE(what_is_kept_on_the_host_is_not_on_the_device) {
   BOOST_TEST(all.peak_bytes < optimizer.peak_bytes);
   BOOST_TEST(optimizer.peak_bytes < none.peak_bytes);
   BOOST_TEST(describe_memory(none).find("host") == std::string::npos);
-  for (const char* line : {"loaded from host", "offloaded to the host's memory:", "on the host per rank"})
+  for (const char* line : {"offload slots", "offloaded to the host's memory:", "on the host per rank"})
     BOOST_TEST(describe_memory(all).find(line) != std::string::npos, describe_memory(all));
 }
 

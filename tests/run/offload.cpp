@@ -127,6 +127,7 @@ BOOST_AUTO_TEST_CASE(an_update_that_is_not_finite_changes_nothing) {
         expect(result.finite() == (scale == 1.0), "the gradient overflows, or does not");
         if (world.rank() == 0 && scale == 1.0) all.push_back(result.loss);
       }
+      expect(executor.file_bytes() == sharded.plan().bytes_on_disk(), "the file has the planned size");
       const double evaluated = executor.evaluate(read_some).value();
       if (world.rank() == 0) all.push_back(evaluated);
     });
