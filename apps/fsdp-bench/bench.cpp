@@ -248,7 +248,7 @@ void check(const OptionTable& table, const BenchOptions& o) {
         "storage has no folder (the file is made in it); give one on a drive of this machine: fsdp-bench storage DIR");
   if (o.file_bytes % (std::size_t{4} << 20) != 0)
     throw UserError(
-        format("--file-size {} is not a multiple of 4MiB (a file has tiles of 1 MiB, and a pass has quarters); give a "
+        format("--file-size {} is not a multiple of 4MiB (it is read and written in quarters of whole tiles of 1 MiB); give a "
                "multiple",
                o.file_bytes));
   if (table.given("arch") && table.given("model"))
@@ -336,7 +336,10 @@ OptionTable bench_option_table(BenchOptions& options) {
           "loop")
       .positional()
       .common();
-  table.path("folder", "DIR", options.folder, "storage: the folder in which --nvme-path would keep state").positional();
+  table
+      .path("folder", "DIR", options.folder,
+            "storage: the folder of --nvme-path in your run; it needs room for two files of --file-size for each rank")
+      .positional();
   table.text("arch", "NAME", options.arch, "model; see fsdp-train --list-archs")
       .sets("architecture")
       .sets("list of architectures", "fsdp-train --list-archs")

@@ -67,9 +67,7 @@ OptionTable doctor_option_table(DoctorOptions& options) {
   table.group("What");
   table.path("save-dir", "DIR", options.save_dir, "where checkpoints will be saved; a folder is made in it, and removed")
       .sets("save folder");
-  table
-      .path("nvme-path", "DIR", options.nvme_path,
-            "where state will be with --offload-optimizer nvme; its drive is measured on each node")
+  table.path("nvme-path", "DIR", options.nvme_path, "the folder of --nvme-path in your run; its drive is measured on each node")
       .unset("not checked")
       .sets("folder of state");
   table.flag("json", options.json, "print one JSON object");

@@ -78,21 +78,6 @@ std::string why_not_hdf5(const fs::path& path) {
   }
 }
 
-/// Returns the names of the flags of open(2) that the folder's file system refuses.
-std::string refused_flags(const fs::path& folder) {
-  std::string refused;
-  for (const auto& [flag, name] : {std::pair(0, "O_TMPFILE"), {O_DIRECT, "O_DIRECT"}}) {
-    const int file = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | flag, 0600);
-    if (file >= 0)
-      ::close(file);
-    else if (flag == 0)
-      return name;
-    else
-      refused = name;
-  }
-  return refused;
-}
-
 }  // namespace
 
 ProbeFolder::ProbeFolder(const fs::path& save_dir) : made_save_dir_(kind_of(save_dir) == PathKind::missing) {
@@ -195,11 +180,11 @@ Finding judge_state_folder(const std::string& folder, const std::vector<StateFol
   const auto least = [&](double StateFolder::*value) { return (*std::ranges::min_element(nodes, {}, value)).*value; };
   for (const StateFolder& node : nodes) {
     names.push_back(node.node);
-    systems.push_back(node.file_system + (node.missing.empty() ? "" : ", without " + node.missing));
-    finding.figures[node.node] = {{"file_system", node.file_system}, {"refuses", node.missing},
-                                  {"problem", node.problem},         {"warning", node.warning},
-                                  {"free_bytes", node.free_bytes},   {"write_bytes_per_s", node.write},
-                                  {"read_bytes_per_s", node.read},   {"both_bytes_per_s", node.both}};
+    systems.push_back(node.file_system);
+    finding.figures[node.node] = {{"file_system", node.file_system}, {"problem", node.problem},
+                                  {"warning", node.warning},         {"free_bytes", node.free_bytes},
+                                  {"write_bytes_per_s", node.write}, {"read_bytes_per_s", node.read},
+                                  {"both_bytes_per_s", node.both}};
     if (!node.problem.empty()) bad.push_back(node.node);
   }
   if (!bad.empty()) {
@@ -306,21 +291,22 @@ std::optional<Finding> check_state_folder(DoctorJob& job) {
       storage = make_file_storage(folder, bytes, *job.device);
       passes.emplace(*job.device, *storage, bytes);
     });
+    // The first pass only gets the file's blocks from the file system.
     for (const auto& [pass, rate] : {std::pair(FilePass::write, &StateFolder::write),
                                      {FilePass::write, &StateFolder::write},
                                      {FilePass::read, &StateFolder::read},
                                      {FilePass::both, &StateFolder::both}})
       mine.*rate = rate_of_pass(*job.node, bytes, [&] { passes->run(pass); });
   } catch (const CollectiveError& error) {
-    mine.problem = error.what();
+    mine.problem = with_option_names(error.what());
   }
   const std::vector<std::string> systems = job.of_nodes(file_system_of(folder)), problems = job.of_nodes(mine.problem),
-                                 warnings = job.of_nodes(mine.warning), missing = job.of_nodes(refused_flags(folder));
+                                 warnings = job.of_nodes(mine.warning);
   const std::vector<double> free = job.of_nodes(mine.free_bytes), writes = job.of_nodes(mine.write),
                             reads = job.of_nodes(mine.read), both = job.of_nodes(mine.both);
   std::vector<StateFolder> nodes;
   for (std::size_t i = 0; i < job.nodes.size(); ++i)
-    nodes.push_back({job.nodes[i], systems[i], problems[i], warnings[i], free[i], writes[i], reads[i], both[i], missing[i]});
+    nodes.push_back({job.nodes[i], systems[i], problems[i], warnings[i], free[i], writes[i], reads[i], both[i]});
   return judge_state_folder(folder.string(), nodes);
 }
 

@@ -53,7 +53,6 @@ struct StateFolder {
   std::string problem = {};      // why no state can be there: an error message; empty if it can
   std::string warning = {};      // why it should not be there; empty if it should
   double free_bytes = 0, write = 0, read = 0, both = 0;
-  std::string missing = {};  // what the file system does not have: "O_TMPFILE", "O_DIRECT"
 };
 Finding judge_state_folder(const std::string& folder, const std::vector<StateFolder>& nodes);
 

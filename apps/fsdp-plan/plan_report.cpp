@@ -157,9 +157,7 @@ std::string beside_the_devices(const PlanTable& table, const PlanVariant& varian
 std::string disk_line(const PlanTable& table) {
   const DiskTraffic& disk = table.chosen().keeping.disk;
   if (!disk.any()) return "";
-  std::string text = describe_disk_traffic(disk, table.options.cluster.ranks_per_node, "a node");
-  if (const std::size_t end = text.find("; "); end != text.npos) text.replace(end + 1, 1, "\n");
-  return "\n" + text + "\n";
+  return "\n" + wrapped(describe_disk_traffic(disk, table.options.cluster.ranks_per_node, "a node")) + "\n";
 }
 
 std::string options_of(const PlanTable& table, const PlanRow& row, bool recompute) {
@@ -366,6 +364,7 @@ std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan
   rows.push_back({"  communication staging", "-", "-", bytes(m.staging)});
   rows.push_back({on_gpu ? "  gemm's workspace" : "  gemm's panels, about", "-", "-", bytes(m.gemm)});
   if (on_gpu) rows.push_back({"  driver and libraries, a guess", "-", "-", bytes(m.context)});
+  if (!on_gpu && m.file > 0) rows.push_back({"  staging of the file for state", "-", "-", bytes(m.file)});
   if (!on_gpu && m.snapshot > 0) rows.push_back({"  snapshot of a save", "-", "-", bytes(m.snapshot)});
   if (!on_gpu) rows.push_back({"  tokens read ahead", "-", "-", bytes(m.batch)});
   rows.push_back({"  total", tutorial ? bytes(tutorial->total()) : "-", bytes(slides.total()), bytes(m.total())});
@@ -450,6 +449,7 @@ nlohmann::json memory_json(const MemoryAccount& m) {
           {"communication_staging", m.staging},
           {"gemm_panels", m.gemm},
           {"device_context", m.context},
+          {"file_staging", on_gpu ? 0 : m.file},
           {"snapshot", on_gpu ? 0 : m.snapshot},
           {"read_ahead", on_gpu ? 0 : m.batch},
           {"total", m.total()}};

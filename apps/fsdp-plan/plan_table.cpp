@@ -71,6 +71,11 @@ void settle(PlanTableOptions& o) {
                            o.cluster.nodes, o.cluster.ranks_per_node, most_ranks));
   if (o.train.arch.empty() && o.train.model.empty())
     throw UserError("no model is given (there is nothing to plan for); give --arch NAME (see --list-archs) or --model DIR");
+  if (o.nvme_bandwidth.known() && !(o.gpu && o.train.sharding.plan.places.on_disk()))
+    throw UserError(
+        "--nvme-bandwidth changes nothing without --gpu and state in a file (--offload-optimizer nvme or --offload-params "
+        "nvme); "
+        "give these, or leave it out");
   o.cluster.between = find_backend(o.train.comm.kind).between;
   o.cluster.sum_order = o.train.comm.sum_order;
   if (o.gpu) {
@@ -125,8 +130,9 @@ OptionTable plan_option_table(PlanTableOptions& o) {
       .common();
   table
       .pair("nvme-bandwidth", "R,W", o.nvme_bandwidth.read, o.nvme_bandwidth.write,
-            "The rates at which a node's disk reads and writes at the same time, in GB/s, for --gpu with state in a file.",
-            "above 0", [](double rate) { return rate > 0; })
+            "The rates at which a node's disk reads and writes at the same time, in GB/s, for --gpu with state in a file. "
+            "fsdp-bench storage prints their sum.",
+            "0.001 or more", [](double rate) { return rate >= 0.001; })
       .unset("unknown; no prediction with state in a file");
   table.group("Output");
   table

@@ -216,10 +216,11 @@ MemoryUse memory_of(MemoryAccount account, const RowSizes& rows, const ShardingO
   add("workspace of matrix products", account.gemm);
   add("driver and libraries", account.context);
   add("offloaded state", account.offloaded, true);
-  add("state in a file on the node's disk", account.on_disk);
+  add("staging of the file for state", account.file, true);
   add("staging of collectives", account.through_host, true);
   add("batches of an update", account.batch, true);
   add("copy that a save writes", account.snapshot, true);
+  if (account.on_disk > 0) use.parts.emplace_back("state in a file, on the disk", account.on_disk);
   use.total = account.total();
   return use;
 }

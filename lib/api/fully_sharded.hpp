@@ -123,7 +123,7 @@ struct FsdpOptions {
   std::string checkpoint_policy = "block";  // what is kept; "selective": also products and attention, only of a transformer
   std::size_t checkpoint_every = 1;         // how many blocks share one kept input
   std::string recompute_num_layers = "0";   // instead of activation_checkpointing: compute the first N layers again, or "auto"
-  std::size_t memory_limit = 0;             // of a rank, in bytes; pieces of logits get smaller to stay within it; 0: no limit
+  std::size_t memory_limit = 0;             // of a rank, in bytes; pieces get smaller and layers are recomputed to fit; 0: none
   bool offload_activations = false;  // inputs of recomputed layers to host memory, with GPUs; implies activation_checkpointing
   /// "cpu": in host memory, with GPUs; "nvme": in a file of each rank in the folder nvme_path, and gradients in host memory.
   /// If offload_optimizer is empty, it is offload_parameters.
@@ -185,8 +185,8 @@ struct StepResult {
 };
 
 /// The memory of one rank in bytes, by purpose, as fsdp-plan counts it. It is planned before the first step, except what
-/// libraries allocate: the workspace of matrix products and, on a GPU, the driver's memory are estimates. If the device is a
-/// GPU, the last parts are host memory. Their names end in ", on the host", and `total` does not include them.
+/// libraries allocate: the workspace of matrix products and, on a GPU, the driver's memory are estimates. `total`
+/// does not include parts whose names end in ", on the host" (on GPUs) or ", on the disk".
 struct MemoryUse {
   std::vector<std::pair<std::string, std::size_t>> parts;  // "parameters", "gradients", "optimizer state", ...
   std::size_t total = 0;                                   // the peak of the device's memory

@@ -96,10 +96,10 @@ std::size_t parse_size(std::string_view text) {
     factor = std::pow(binary ? 1024.0 : 1000.0, static_cast<double>(power + 1));
   }
   const double size = value * factor;
-  if (size > 9e18 || size != std::floor(size))
+  if (size > 9e18 || (unit.empty() && size != std::floor(size)))
     throw UserError(
         format("'{}' is not a size (it must be a whole number below 9e18); write for example 1024, 64M or 2GiB", text));
-  return static_cast<std::size_t>(size);
+  return static_cast<std::size_t>(std::round(size));
 }
 
 double parse_duration(std::string_view text) {

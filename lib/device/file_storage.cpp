@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
+#include <stop_token>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -29,31 +30,19 @@ namespace fsdp {
 
 namespace {
 
-constexpr std::size_t block_bytes = 4096;  // O_DIRECT: of memory, offset and length; no file system requires more
+constexpr std::size_t block_bytes = 4096;  // O_DIRECT needs memory, offset and length to be multiples of this
 constexpr std::size_t thread_count = 8;    // also the number of slots for each direction
 
 std::size_t rounded_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
 std::string text_of(int error) { return std::generic_category().message(error); }
-
-class OwnedDescriptor {
- public:
-  explicit OwnedDescriptor(int fd) : fd_(fd) {}
-  OwnedDescriptor(OwnedDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  ~OwnedDescriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  operator int() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 [[noreturn]] void refuse(const std::filesystem::path& folder, int error) {
   throw UserError(format("no file can be made in {} ({}); choose another `folder of state`, on a drive of this machine",
                          folder.string(), text_of(error)));
 }
 
-/// Opens a new file without a name, with O_DIRECT unless the file system refuses that.
+}  // namespace
+
 OwnedDescriptor open_unnamed(const std::filesystem::path& folder) {
   if (folder.empty())
     throw UserError("no folder is given for the file of the state; give a `folder of state` on a drive of this machine");
@@ -67,6 +56,8 @@ OwnedDescriptor open_unnamed(const std::filesystem::path& folder) {
   ::fcntl(fd, F_SETFL, O_DIRECT);
   return OwnedDescriptor(fd);
 }
+
+namespace {
 
 /// Returns 0 or the error of the system.
 int reserve(int fd, std::size_t bytes) {
@@ -84,7 +75,6 @@ struct Part {
 class FileStorage final : public Storage {
  public:
   FileStorage(const std::filesystem::path& folder, std::size_t bytes, Device& device);
-  ~FileStorage() override { close(); }
   void read(Stream& stream, std::size_t begin, void* to, std::size_t bytes) override;
   void write(Stream& stream, std::size_t begin, const void* from, std::size_t bytes) override;
   DiskTraffic disk_traffic() const override { return {read_, written_}; }
@@ -113,8 +103,7 @@ class FileStorage final : public Storage {
   bool use_cache(bool writes, const Part& part, const Copy& copy);
   void give(Slot& slot);
   void take(Slot& slot);
-  void work();
-  void close();
+  void work(const std::stop_token& stop);
   void read_tile(std::size_t tile, std::byte* memory, std::size_t bytes);
   void write_tile(std::size_t tile, std::byte* memory, std::size_t bytes);
   template <class Call>
@@ -130,7 +119,7 @@ class FileStorage final : public Storage {
   std::array<Direction, 2> directions_;  // read, write
   std::atomic<std::uint64_t> read_ = 0, written_ = 0;
 
-  // A tile of which only a part was read or written. It is written when the part of another tile is touched.
+  // A cache of one tile, for transfers of a part of a tile. A changed tile is written when another one takes its place.
   std::mutex cache_mutex_;
   std::byte* cache_ = nullptr;
   std::size_t cached_ = static_cast<std::size_t>(-1), cached_bytes_ = 0;
@@ -138,11 +127,10 @@ class FileStorage final : public Storage {
 
   // The slots that no thread has begun, in order.
   std::mutex mutex_;
-  std::condition_variable is_given_, is_done_;
+  std::condition_variable_any is_given_, is_done_;
   std::array<Slot*, 2 * thread_count> given_ = {};
   std::size_t given_count_ = 0, begun_count_ = 0;
-  bool closing_ = false;
-  std::vector<std::thread> threads_;
+  std::vector<std::jthread> threads_;  // the last member: they end before the others do
 };
 
 FileStorage::FileStorage(const std::filesystem::path& folder, std::size_t bytes, Device& device)
@@ -152,13 +140,18 @@ FileStorage::FileStorage(const std::filesystem::path& folder, std::size_t bytes,
       memory_(device.allocate_staging(file_staging_bytes)),
       tiles_(rounded_up(bytes, tile_bytes) / tile_bytes) {
   const std::size_t wanted = tiles_.size() * tile_bytes;
+  const std::size_t free = free_bytes_of(folder);
   const int error = reserve(fd_, wanted);
-  if (error == ENOSPC || error == EDQUOT || error == EFBIG)
+  if (error == EFBIG)
     throw UserError(
-        format("{} for the state of this rank cannot be reserved in {} ({}; {} are free); free space there, choose "
-               "another `folder of state`, or use more nodes",
-               format_bytes(static_cast<double>(wanted)), folder_.string(), text_of(error),
-               format_bytes(static_cast<double>(free_bytes_of(folder_)))));
+        format("a file of {} for the state of this rank cannot be made in {} ({}); raise the limit of a file's size "
+               "(ulimit -f), or use more ranks",
+               format_bytes(static_cast<double>(wanted)), folder_.string(), text_of(error)));
+  if (error == ENOSPC || error == EDQUOT)
+    throw UserError(format(
+        "{} for the state of this rank cannot be reserved in {} ({}; {} are free); free space there, choose "
+        "another `folder of state`, or use more nodes",
+        format_bytes(static_cast<double>(wanted)), folder_.string(), text_of(error), format_bytes(static_cast<double>(free))));
   if (error != 0 && error != EOPNOTSUPP && error != ENOSYS) refuse(folder_, error);
   // A tile for each slot and the cached one.
   static_assert(file_staging_bytes >= (2 * thread_count + 1) * tile_bytes + block_bytes);
@@ -167,25 +160,10 @@ FileStorage::FileStorage(const std::filesystem::path& folder, std::size_t bytes,
   for (Direction& direction : directions_)
     for (Slot& slot : direction.slots) slot.memory = std::exchange(memory, memory + tile_bytes);
   cache_ = memory;
-  try {
-    while (threads_.size() < thread_count) {
-      threads_.emplace_back([this] { work(); });
-      pthread_setname_np(threads_.back().native_handle(), "fsdp-file");
-    }
-  } catch (...) {
-    close();
-    throw;
+  while (threads_.size() < thread_count) {
+    threads_.emplace_back([this](const std::stop_token& stop) { work(stop); });
+    pthread_setname_np(threads_.back().native_handle(), "fsdp-file");
   }
-}
-
-void FileStorage::close() {
-  {
-    const std::lock_guard lock(mutex_);
-    closing_ = true;
-  }
-  is_given_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
-  threads_.clear();
 }
 
 std::size_t FileStorage::file_bytes() const {
@@ -271,11 +249,9 @@ void FileStorage::take(Slot& slot) {
   if (slot.error) std::rethrow_exception(std::exchange(slot.error, nullptr));
 }
 
-void FileStorage::work() {
+void FileStorage::work(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
-  for (;;) {
-    is_given_.wait(lock, [this] { return closing_ || begun_count_ < given_count_; });
-    if (closing_) return;
+  while (is_given_.wait(lock, stop, [this] { return begun_count_ < given_count_; })) {
     Slot& slot = *given_[begun_count_++ % given_.size()];
     lock.unlock();
     try {
@@ -328,31 +304,9 @@ void FileStorage::fail(std::size_t tile, const std::string& problem) const {
              tile, folder_.string(), problem));
 }
 
-/// The name of a file system over the network, or null.
-const char* network_name(std::uint32_t type) {
-  switch (type) {
-    case NFS_SUPER_MAGIC:
-      return "NFS";
-    case SMB_SUPER_MAGIC:
-    case 0xff534d42:  // CIFS
-    case 0xfe534d42:  // SMB 2
-      return "CIFS";
-    case 0x0bd00bd0:
-      return "Lustre";
-    case 0x47504653:
-      return "GPFS";
-    case 0x19830326:
-      return "BeeGFS";
-    case 0x00c36400:
-      return "Ceph";
-    case 0x65735546:
-      return "FUSE";
-    case V9FS_MAGIC:
-      return "9P";
-    default:
-      return nullptr;
-  }
-}
+constexpr std::pair<std::uint32_t, const char*> network_file_systems[] = {
+    {NFS_SUPER_MAGIC, "NFS"}, {SMB_SUPER_MAGIC, "CIFS"}, {0xff534d42, "CIFS"}, {0xfe534d42, "CIFS"}, {0x0bd00bd0, "Lustre"},
+    {0x47504653, "GPFS"},     {0x19830326, "BeeGFS"},    {0x00c36400, "Ceph"}, {0x65735546, "FUSE"}, {V9FS_MAGIC, "9P"}};
 
 }  // namespace
 
@@ -370,11 +324,17 @@ std::string check_storage_folder(const std::filesystem::path& folder) {
         format("{} is in memory (a tmpfs), so state in its files would save no memory; choose another "
                "`folder of state`, on a drive of this machine",
                folder.string()));
-  if (const char* const name = network_name(type))
+  for (const auto& [network, name] : network_file_systems)
+    if (type == network)
+      return format(
+          "{} is a file system over the network ({}), whose rate all ranks of the job share; choose a `folder of state` on a "
+          "drive of this machine",
+          folder.string(), name);
+  if ((::fcntl(fd, F_GETFL) & O_DIRECT) == 0)
     return format(
-        "{} is a file system over the network ({}), on which loads of state are slow; choose a "
-        "`folder of state` on a drive of this machine",
-        folder.string(), name);
+        "the file system of {} has no direct transfers (O_DIRECT), so the system keeps written state in memory, too; "
+        "choose another `folder of state`",
+        folder.string());
   if (const int error = reserve(fd, block_bytes); error == EOPNOTSUPP || error == ENOSYS)
     return format("the file system of {} cannot reserve space, so a full disk would end the run later; keep its space free",
                   folder.string());

@@ -17,9 +17,9 @@ struct DiskTraffic {
   bool operator==(const DiskTraffic&) const = default;
 };
 
-/// Bytes that are zero at first. The functions that copy are called from work of `stream`, and copy to or from memory of the
-/// device or the host. Two streams may copy different bytes at the same time. If a file fails, they throw RunErrors that name
-/// the space.
+/// Bytes that are zero at first. Call read() and write() from work of `stream`; the other side is memory of the device or the
+/// host. Two streams may copy different bytes at the same time; a file also needs them in different tiles. If a file fails,
+/// they throw a RunError that names its folder.
 class Storage {
  public:
   virtual ~Storage() = default;

@@ -52,7 +52,7 @@ std::shared_ptr<const Model> Engine::fit_memory() {
     if (!fitted.fits) {
       const auto bytes = [](std::size_t n) { return format_bytes(static_cast<double>(n)); };
       const bool limited = options_.memory_limit > 0;
-      std::string instead = "`sequence length`";
+      std::string instead;
       if (options_.recompute_to_fit == 0) {  // the options have chosen, and another choice may fit
         EngineOptions free = options_;
         PlanOptions& other = free.sharding.plan;
@@ -60,10 +60,10 @@ std::shared_ptr<const Model> Engine::fit_memory() {
         other.checkpoint_activations = false, other.recomputed_blocks = other.offloaded_inputs = 0;
         if (const FittedPlan choice = fit(free); choice.fits) {
           other.recomputed_blocks = choice.recomputed_blocks, other.offloaded_inputs = choice.offloaded_inputs;
-          instead = format("{}, with which it needs {}", describe_choice(other), bytes(choice.memory.total()));
+          instead = format("{} (a rank then needs {}), ", describe_choice(other), bytes(choice.memory.total()));
         }
       }
-      throw UserError(format("a rank needs {}{}, and {} are {}; use more ranks, a smaller `micro-batch` or {}",
+      throw UserError(format("a rank needs {}{}, and {} are {}; use {}more ranks, a smaller `micro-batch` or `sequence length`",
                              bytes(fitted.memory.total()),
                              options_.recompute_to_fit > 0 ? " even if all blocks are recomputed" : "",
                              bytes(limited ? options_.memory_limit : options_.recompute_to_fit),

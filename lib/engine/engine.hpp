@@ -66,6 +66,8 @@ class Engine {
   const EngineOptions& options() const { return options_; }  // with what was chosen to fit the memory
   ShardedModel& model() { return *model_; }
   const ShardedModel& model() const { return *model_; }
+  /// The model that was given; that of model() may have smaller pieces of logits, to fit in memory.
+  const Model& described() const { return *described_; }
   Executor& executor() { return model_->executor(); }
   Progress& progress() { return progress_; }
   const Progress& progress() const { return progress_; }

@@ -153,7 +153,7 @@ FittedPlan fit_plan(std::shared_ptr<const Model> model, const EngineOptions& opt
   }
   std::size_t blocks = given;
   best = plan(blocks, models.back());
-  /// Sets `number` to the smallest one above `too_few` that fits, if the one it has does: more need less memory.
+  // Binary search: if `number` fits, lowers it to the smallest above `too_few` that does. A larger number needs less memory.
   const auto find_fewest = [&](std::size_t& number, std::size_t too_few) {
     best = plan(blocks, models.back());
     for (std::size_t most = number; best.fits && too_few + 1 < most; number = most) {

@@ -51,6 +51,7 @@ int run_mpi_program(int argc, char** argv,
                     const Wording& wording) {
   open_standard_descriptors();
   std::signal(SIGPIPE, SIG_IGN);  // a job continues if the reader of its log is gone
+  std::signal(SIGXFSZ, SIG_IGN);  // a write above the limit of a file's size (ulimit -f) is an error of its call
   keep_freed_memory();            // oneDNN's gemm allocates and frees its packed panels in every call
   const std::string program = argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "fsdp";
   const auto print = [&](const std::string& where, const std::string& message) {

@@ -1,6 +1,5 @@
 #include "machine/storage_rate.hpp"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -55,43 +54,34 @@ StoragePasses::StoragePasses(Device& device, Storage& storage, std::size_t bytes
   fill(source.data(), slot_bytes_);
   for (Direction* direction : {&reads_, &writes_}) {
     direction->stream = device.make_stream(StreamUse::storage);
-    direction->memory = device.allocate(slot_bytes_ + page);
+    direction->memory = device.allocate(slot_bytes_);
   }
-  on_stream(*writes_.stream, [&] { writes_.stream->copy(slot(writes_), source.data(), slot_bytes_); });
+  on_stream(*writes_.stream, [&] { writes_.stream->copy(writes_.memory.data(), source.data(), slot_bytes_); });
 }
-
-std::byte* StoragePasses::slot(const Direction& direction) { return aligned(direction.memory); }
 
 void StoragePasses::run(FilePass pass) {
   const PassRanges ranges(pass, bytes_);
-  reads_.begin = 0, reads_.end = ranges.read_end;
-  writes_.begin = ranges.write_begin, writes_.end = ranges.write_end;
-  const auto submit = [&](Direction& direction, auto work) {
-    for (std::size_t at = direction.begin; at < direction.end; at += slot_bytes_) direction.stream->submit({work, this, at});
+  reads_.end = ranges.read_end, writes_.end = ranges.write_end;
+  const auto submit = [&](Direction& direction, std::size_t begin, auto work) {
+    for (std::size_t at = begin; at < direction.end; at += slot_bytes_) direction.stream->submit({work, this, at});
   };
-  submit(reads_, [](void* context, std::size_t at) {
+  submit(reads_, 0, [](void* context, std::size_t at) {
     auto& self = *static_cast<StoragePasses*>(context);
-    self.storage_.read(*self.reads_.stream, at, slot(self.reads_), std::min(self.slot_bytes_, self.reads_.end - at));
+    self.storage_.read(*self.reads_.stream, at, self.reads_.memory.data(), std::min(self.slot_bytes_, self.reads_.end - at));
   });
-  submit(writes_, [](void* context, std::size_t at) {
+  submit(writes_, ranges.write_begin, [](void* context, std::size_t at) {
     auto& self = *static_cast<StoragePasses*>(context);
-    self.storage_.write(*self.writes_.stream, at, slot(self.writes_), std::min(self.slot_bytes_, self.writes_.end - at));
+    self.storage_.write(*self.writes_.stream, at, self.writes_.memory.data(),
+                        std::min(self.slot_bytes_, self.writes_.end - at));
   });
   reads_.stream->synchronize();
   writes_.stream->synchronize();
 }
 
 PlainPasses::PlainPasses(const std::filesystem::path& folder, std::size_t bytes)
-    : file_(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600)),
-      bytes_(bytes),
-      memory_(allocate_host(2 * threads * MiB + page)) {
-  if (file_ < 0)
-    throw UserError(
-        format("no unnamed file can be made in {} ({}); choose another folder", folder.string(), std::strerror(errno)));
+    : file_(open_unnamed(folder)), bytes_(bytes), memory_(allocate_host(2 * threads * MiB + page)) {
   fill(aligned(memory_), 2 * threads * MiB);
 }
-
-PlainPasses::~PlainPasses() { ::close(file_); }
 
 void PlainPasses::run(FilePass pass) {
   const PassRanges ranges(pass, bytes_);
@@ -99,7 +89,8 @@ void PlainPasses::run(FilePass pass) {
   std::atomic<int> error = 0;
   const auto move = [&](auto call, std::atomic<std::size_t>& next, std::size_t end, std::byte* piece) {
     for (std::size_t at = next.fetch_add(MiB); at < end; at = next.fetch_add(MiB))
-      if (call(file_, piece, MiB, static_cast<off_t>(at)) != static_cast<ssize_t>(MiB)) error = errno == 0 ? EIO : errno;
+      if (const ssize_t n = call(file_, piece, MiB, static_cast<off_t>(at)); n != static_cast<ssize_t>(MiB))
+        error = n < 0 ? errno : EIO;
   };
   std::vector<std::jthread> all;
   std::byte* piece = aligned(memory_);

@@ -8,6 +8,7 @@
 
 #include "comm/communicator.hpp"
 #include "device/device.hpp"
+#include "device/file_storage.hpp"
 #include "device/storage.hpp"
 
 namespace fsdp {
@@ -15,8 +16,8 @@ namespace fsdp {
 /// One pass over a file. `both` reads the first half of the file and writes the second half at the same time.
 enum class FilePass { write, read, both };
 
-/// Loads and unloads of a training run, without the rest: whole slots go between memory of the device and a `Storage`, and
-/// reads and writes have a stream each.
+/// Times the transfers of loads and unloads, without computing: slots are copied between memory of the device and a `Storage`,
+/// with one stream for each direction.
 class StoragePasses {
  public:
   /// `bytes` is the size of the storage, a multiple of 4 MiB.
@@ -27,34 +28,30 @@ class StoragePasses {
   struct Direction {
     std::shared_ptr<Stream> stream;
     Buffer memory;
-    std::size_t begin = 0, end = 0;  // the bytes of the storage that the next pass reads or writes
+    std::size_t end = 0;  // the first byte after those that the next pass reads or writes
   };
-  static std::byte* slot(const Direction& direction);
   Storage& storage_;
   std::size_t bytes_, slot_bytes_;
   Direction reads_, writes_;
 };
 
-/// The bound for a `Storage`: threads that read and write pieces of 1 MiB of an unnamed file past the page cache (O_DIRECT),
-/// and do nothing else.
+/// What StoragePasses are compared with: threads that only read and write pieces of 1 MiB of an unnamed file, with O_DIRECT.
 class PlainPasses {
  public:
   /// Throws UserError if the file cannot be made.
   PlainPasses(const std::filesystem::path& folder, std::size_t bytes);
-  PlainPasses(const PlainPasses&) = delete;
-  ~PlainPasses();
   /// Throws RunError if a call fails.
   void run(FilePass pass);
-  static constexpr std::size_t threads = 8;  // for each direction, as a file for state has
+  static constexpr std::size_t threads = 8;  // for each direction
 
  private:
-  int file_ = -1;
+  OwnedDescriptor file_;
   std::size_t bytes_;
   Buffer memory_;  // a piece for each thread
 };
 
-/// Returns the bytes per second of `pass`, which all ranks run at the same time over `bytes` bytes each. Collective over group:
-/// if `run` throws on a rank, all throw CollectiveError.
+/// Calls `run` on all ranks at once, and returns their bytes per second together; each rank's are `bytes` bytes. Collective
+/// over group: if `run` throws on a rank, all throw CollectiveError.
 double rate_of_pass(Group& group, std::size_t bytes, const std::function<void()>& run);
 
 }  // namespace fsdp

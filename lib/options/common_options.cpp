@@ -222,7 +222,7 @@ void add_offload_options(OptionTable& table, ShardingOptions& sharding, std::fil
           "offload-optimizer", places.optimizer, names,
           "cpu: on GPUs, keep gradients, optimizer state and, with --bf16 or --fp16, the fp32 copy of the parameters in the "
           "host's memory. nvme: keep the optimizer state and the fp32 copy in a file in --nvme-path, and gradients in the "
-          "host's memory. The parameters that the model computes with stay where --offload-params says.")
+          "host's memory. --offload-params decides where the other parameters are.")
       .follows("as --offload-params");
   if (nvme_path)
     table

@@ -683,8 +683,9 @@ void add_memory_options(OptionTable& table, TrainOptions& o) {
   table
       .text("recompute-num-layers", "N", o.recompute_num_layers,
             "Instead of --checkpoint-activations: recompute the first N blocks, and keep the activations of the others. auto: "
-            "the fewest blocks with which a rank needs no more memory than is free, or than --memory-limit; on a GPU, if all "
-            "are not enough, inputs of blocks are on the host, too.")
+            "the fewest blocks with which a rank needs no more memory than is free, or than --memory-limit; on a GPU, if "
+            "recomputing all blocks is not enough, also with inputs of the first blocks in the host's memory, as with "
+            "--offload-activations.")
       .sets("number of recomputed blocks");
   table
       .flag("offload-activations", o.offload_activations,
@@ -698,8 +699,9 @@ void add_memory_options(OptionTable& table, TrainOptions& o) {
       .sets("number of offloaded inputs");
   table
       .size("memory-limit", "SIZE", o.memory_limit,
-            "Memory of a rank, on a GPU or a CPU. If a rank needs more, pieces of logits get smaller (not with --invariant, "
-            "because the bits then differ). Then, unless --checkpoint-activations or --recompute-num-layers is given, blocks "
+            "Memory of a rank, on a GPU or a CPU. If a rank needs more, pieces of logits and MLPs get smaller (not with "
+            "--invariant, because the bits then differ). Then, unless --checkpoint-activations or --recompute-num-layers is "
+            "given, blocks "
             "are recomputed, as with --recompute-num-layers auto. If that is not enough, the program ends before it trains. "
             "fsdp-plan marks the strategies that fit, and names the one of them that communicates least.",
             std::size_t{1} << 20)

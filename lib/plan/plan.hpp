@@ -128,7 +128,7 @@ extern const Space nvme;   // a file without a name in Means::folder: device/fil
 struct StatePlaces {
   const Space* parameters = nullptr;  // in the type of computation
   const Space* optimizer = nullptr;   // the optimizer's states, the average and, in mixed precision, the fp32 master parameters
-  const Space* gradients = nullptr;   // those that are reduced, and sums that wait
+  const Space* gradients = nullptr;   // those that are reduced, and their sums between micro-batches
   bool any() const { return parameters || optimizer || gradients; }
   /// Returns true if state is in files. A copy of it may not fit into memory, so a save is written from the files while
   /// training waits. A prediction needs the rates of the disk.

@@ -158,7 +158,7 @@ void Reporter::finish(const std::string& next) {
              on_cpu ? ", " + expected : " of the host's memory"));
   if (loop_.engine.options().sharding.plan.places.on_disk()) {
     const DiskTraffic disk = loop_.engine.executor().disk_traffic();
-    loop_.log.say(format("  the file of state   {} used, {} planned; all ranks have read {} and written {}",
+    loop_.log.say(format("  the file for state  {} used, {} planned; all ranks have read {} and written {}",
                          bytes(world.max(loop_.engine.executor().file_bytes())), bytes(world.max(memory_.on_disk)),
                          bytes(narrow<std::size_t>(world.sum(narrow<std::int64_t>(disk.read)))),
                          bytes(narrow<std::size_t>(world.sum(narrow<std::int64_t>(disk.written))))));

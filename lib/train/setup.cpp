@@ -379,7 +379,7 @@ void require_disk(const RunContext& run, const Machine& machine, const MemoryAcc
     const std::size_t free = free_bytes_of(folder);
     if (together > free)
       throw UserError(format(
-          "there is too little room in {} (state in files takes {} on this node, and {} are free); free some, "
+          "{} has too little free space (the state of this node's ranks needs {}, and {} are free); free some, "
           "give --nvme-path a folder on a larger disk, or use more nodes",
           one_line(folder.string()), format_bytes(static_cast<double>(together)), format_bytes(static_cast<double>(free))));
   });

@@ -207,9 +207,15 @@ int train(const TrainOptions& given, Communicator& world) {
       memory_account(options, model, world, *machine.node,
                      {.snapshot = engine.saves_meanwhile(),
                       .trace_bytes = options.trace.file.empty() ? 0 : Recorder::bytes(model.plan(), options.trace.updates)});
+  if (const std::size_t smaller = model.model().device().logits_bytes, whole = engine.described().device().logits_bytes;
+      smaller < whole)
+    log.say(
+        format("--memory-limit: pieces of logits and MLPs have {} instead of {}, so the last bits are not those of a run "
+               "without it",
+               format_bytes(static_cast<double>(smaller)), format_bytes(static_cast<double>(whole))));
   if (const std::size_t limit = engine.options().recompute_to_fit; limit > 0) {
     const PlanOptions& plan = engine.options().sharding.plan;
-    log.say(format("--{}: {} of {} blocks are recomputed, with which a rank needs {} of {}",
+    log.say(format("--{}: {} of {} blocks are recomputed; a rank then needs {} of {}",
                    options.recompute_num_layers == "auto" ? "recompute-num-layers auto" : "memory-limit",
                    plan.recomputed_blocks, model.model().blocks.size(), format_bytes(static_cast<double>(memory.total())),
                    format_bytes(static_cast<double>(limit))));

@@ -487,21 +487,21 @@ BOOST_AUTO_TEST_CASE(mistakes) {
   CHECK_CONTAINS(error({"--arch", "gpt2", "--gpu", "h100", "--comm", "mpi"}), "--comm mpi sends data through the host");
   CHECK_CONTAINS(error({"--arch", "gpt2", "--gpu", "rtx4090", "--nodes", "2"}), "no figure for a network between nodes");
   CHECK_CONTAINS(error({"--arch", "gpt2", "--gpu", "H100"}), "did you mean h100?");
+  CHECK_CONTAINS(error({"--arch", "gpt2", "--gpu", "h100", "--nvme-bandwidth", "6,4"}), "changes nothing without");
 }
 
 // Without the rates of the disk there is no prediction. The traffic is that of a plan with all micro-batches.
 BOOST_AUTO_TEST_CASE(state_in_a_file_is_planned) {
   for (const char* updates : {"1", "3", "4", "7"})
     for (const bool known : {false, true}) {
-      std::vector<const char*> words = {"--gpu", "h100", "--update-freq", updates};
-      if (known) words.insert(words.end(), {"--nvme-bandwidth", "6.5,4"});
-      PlanTableOptions options = small("1", "2", words);
+      PlanTableOptions options = small("1", "2", {"--gpu", "h100", "--update-freq", updates});
+      if (known) options.nvme_bandwidth.read = 6.5, options.nvme_bandwidth.write = 4;
       options.train.sharding.plan.places = {&planned_on_disk, &planned_on_disk, &spaces::host};
       const PlanTable table = make_plan_table(options);
       const std::string text = describe(table);
       BOOST_TEST(contains(text, "no prediction: the time of the disk is unknown; give --nvme-bandwidth") == !known, text);
       BOOST_TEST(contains(text, "6.5 from and 4 to a node's disk") == known, text);
-      BOOST_TEST(contains(text, "to the disk of a node;\na drive rated for 600 TB written lasts"), text);
+      BOOST_TEST(contains(text, "to the disk of a node;\n  a drive rated for 600 TB written lasts"), text);
       for (const char* part : {"on the", "of the disk on each node"}) CHECK_CONTAINS(text, part);
       const PlanVariant& variant = table.chosen().keeping;
       ShardingOptions sharding = options.train.sharding;

@@ -167,7 +167,7 @@ BOOST_AUTO_TEST_CASE(recomputed_blocks_are_chosen_by_the_memory) {
   // All is free: nothing is recomputed. With a limit between what is needed with and without recomputation, some blocks are.
   const Outcome all = start("--recompute-num-layers auto");
   BOOST_TEST(all.code == 0, all.output);
-  BOOST_TEST(all.says("--recompute-num-layers auto: 0 of 6 blocks are recomputed, with which a rank needs "), all.output);
+  BOOST_TEST(all.says("--recompute-num-layers auto: 0 of 6 blocks are recomputed; a rank then needs "), all.output);
   const Outcome planned =
       run(folder, split(FSDP_BIN "/fsdp-plan " + sizes + "--ranks-per-node 2 --recompute-num-layers 4 --json"));
   BOOST_TEST_REQUIRE(planned.code == 0, planned.output);
@@ -177,7 +177,7 @@ BOOST_AUTO_TEST_CASE(recomputed_blocks_are_chosen_by_the_memory) {
     if (row["chosen"]) limit = row["recomputing"]["memory"]["total"];
   const Outcome some = start("--recompute-num-layers auto --memory-limit " + std::to_string(limit));
   BOOST_TEST(some.code == 0, some.output);
-  BOOST_TEST(some.says("--recompute-num-layers auto: 4 of 6 blocks are recomputed, with which a rank needs "), some.output);
+  BOOST_TEST(some.says("--recompute-num-layers auto: 4 of 6 blocks are recomputed; a rank then needs "), some.output);
   BOOST_TEST((curve(metrics(folder / "metrics.jsonl", "train")) == losses));
   const std::string limited = "--memory-limit " + std::to_string(limit);
   const Outcome chosen = start(limited);  // nothing else is given, so the limit chooses
@@ -187,7 +187,7 @@ BOOST_AUTO_TEST_CASE(recomputed_blocks_are_chosen_by_the_memory) {
   BOOST_TEST((curve(metrics(folder / "metrics.jsonl", "train")) == losses));
   const Outcome forced = start("--recompute-num-layers 1 " + limited);
   BOOST_TEST(forced.code != 0);
-  BOOST_TEST(forced.says("a smaller --batch-size or --recompute-num-layers 4, with which it needs "), forced.output);
+  BOOST_TEST(forced.says("use --recompute-num-layers 4 (a rank then needs "), forced.output);
   const Outcome without_effect = start("--offload-activations");
   BOOST_TEST(without_effect.code == 0, without_effect.output);
   BOOST_TEST(without_effect.says("nothing is offloaded to the host: on CPUs all memory is the host's"), without_effect.output);

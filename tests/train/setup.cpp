@@ -51,6 +51,6 @@ BOOST_AUTO_TEST_CASE(files_must_fit_the_disk) {
   const std::size_t free = std::filesystem::space(here).available;
   BOOST_TEST(refusal(1, here) == "");
   BOOST_TEST(refusal(0, here / "no such folder") == "");  // no state is in a file
-  CHECK_CONTAINS(refusal(free / 2 + free / 8, here), "there is too little room in");
+  CHECK_CONTAINS(refusal(free / 2 + free / 8, here), "has too little free space");
   CHECK_CONTAINS(refusal(1, here / "no such folder"), "choose another `folder of state`");
 }

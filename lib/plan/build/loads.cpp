@@ -17,7 +17,7 @@ struct Stay {
   BufferId buffer;
   std::size_t first, last;
   bool loads;                                   // the first operation of the range needs the content at rest
-  std::size_t free;                             // from this operation on, no other buffer uses the slot
+  std::size_t free;                             // the first operation after all earlier stays in this slot
   std::optional<std::size_t> last_change = {};  // the last operation of the range that changes the content
 };
 
@@ -108,7 +108,7 @@ class Loader {
     return x.slot.offset < y.slot.offset + y.bytes && y.slot.offset < x.slot.offset + x.bytes;
   }
 
-  /// Returns true if the operation needs the content that is stored on the host. If a rank writes only its own part, the other
+  /// Returns true if the operation needs the content at rest. If a rank writes only its own part, the other
   /// parts are needed. If several stages use a unit, the first operation of a micro-batch that writes the gradient overwrites
   /// it, and later ones add to it and need it.
   bool needs_what_is_kept(const Operation& op, Effect effect, const Location& place) {
