@@ -1,5 +1,6 @@
 #include "base/program.hpp"
 
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
@@ -23,6 +24,7 @@ void print_warnings(const std::vector<std::string>& warnings) {
 
 int run_program(int argc, char** argv, const std::function<int(int argc, char** argv)>& body, const Wording& wording) {
   open_standard_descriptors();
+  std::signal(SIGXFSZ, SIG_IGN);  // a write above the limit of a file's size (ulimit -f) is an error of its call
   const auto report = [&](const std::string& text, int code) {
     const std::string message = wording ? wording(text) : text;
     std::fflush(stdout);

@@ -55,8 +55,8 @@ BOOST_AUTO_TEST_CASE(they_resume_bit_for_bit) {
     const Outcome rest = train(folder, 2, stopped, 6, all);
     expect_done(rest);
     BOOST_TEST(rest.says("restored step 3"), rest.output);
-    // A CPU without bf16 instructions has a warning in both runs.
-    BOOST_TEST(rest.times_said("warning") == whole.times_said("warning"), rest.output);
+    // A CPU without bf16 instructions has a warning in both runs with bf16.
+    BOOST_TEST(rest.times_said("warning") == (precision == "fp32" ? 0u : whole.times_said("warning")), rest.output);
     BOOST_TEST((adapters_of(folder, straight) == adapters_of(folder, stopped)));
     const json start = metrics(folder / (straight + ".jsonl"), "start").front(),
                end = metrics(folder / (straight + ".jsonl"), "end").front();

@@ -80,7 +80,7 @@ def train(name, run):
     apart = max((mine[key] - theirs[key]).abs().max().item() for key in mine)
     print(f"{len(losses)} updates: losses differ by {worst:.1e}, adapter weights by {apart:.1e}")
     assert len(losses) == 20 and losses[-1] < losses[0] - 0.3
-    assert worst < 1e-5 and apart < 5e-5  # 1.2e-5 on CPUs whose widest instructions are AVX2
+    assert worst < 1e-5 and apart < 2e-5  # 1.2e-5 on CPUs whose widest instructions are AVX2
 
 
 def load(name):

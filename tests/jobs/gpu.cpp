@@ -171,7 +171,8 @@ BOOST_AUTO_TEST_CASE(offloading_changes_no_bit) {
     const std::string with_strategy = "--sharding-strategy " + strategy;
     const std::vector<double> expected = train(fresh_folder() / "kept", 6, with_strategy);
     const std::string in_a_file = " --offload-params nvme --nvme-path " + fs::current_path().string();
-    for (const std::string& offload : {std::string(" --cpu-offload"), in_a_file + " --offload-activations"}) {
+    for (const std::string& offload :
+         {std::string(" --cpu-offload"), std::string(" --offload-optimizer cpu"), in_a_file + " --offload-activations"}) {
       const auto folder = fresh_folder() / "offloaded";
       train(folder, 2, with_strategy + offload);
       train(folder, 4, with_strategy);

@@ -60,7 +60,7 @@ BOOST_AUTO_TEST_CASE(runs_resume_bit_for_bit_with_the_planned_memory) {
       BOOST_TEST_REQUIRE(found.size() == 6u);
       for (std::size_t i = 0; i < found.size(); ++i)
         BOOST_TEST(std::abs(found[i]["loss"].get<double>() - expected[i]["loss"].get<double>()) <
-                   (type == "nf4" ? 1e-2 : 1e-5));
+                   (type == "nf4" ? 5e-3 : 1e-5));
     }
 }
 

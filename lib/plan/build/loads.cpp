@@ -108,9 +108,9 @@ class Loader {
     return x.slot.offset < y.slot.offset + y.bytes && y.slot.offset < x.slot.offset + x.bytes;
   }
 
-  /// Returns true if the operation needs the content at rest. If a rank writes only its own part, the other
-  /// parts are needed. If several stages use a unit, the first operation of a micro-batch that writes the gradient overwrites
-  /// it, and later ones add to it and need it.
+  /// Returns true if the operation needs the content at rest. If a rank writes only its own part, the other parts are needed.
+  /// If several stages use a unit, the first operation of a micro-batch that writes the gradient overwrites it, and later ones
+  /// add to it and need it.
   bool needs_what_is_kept(const Operation& op, Effect effect, const Location& place) {
     if (needs_content(op, effect) || place.per_shard != 0) return true;
     return effect == Effect::contributes && std::exchange(contributed_[place.buffer], op.micro_batch + 1) == op.micro_batch + 1;
