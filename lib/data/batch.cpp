@@ -42,10 +42,20 @@ TrainBatches::TrainBatches(const Mixture& data, BatchCut cut, std::size_t vocab_
   constexpr auto never = std::numeric_limits<std::uint64_t>::max();
   const std::uint64_t sequences = data.sequences();
   end_ = order.passes == 0 || order.passes > never / sequences ? never : order.passes * sequences;
+  if (order.length_seed)
+    by_length_.emplace(sequences, *order.length_seed, [this](std::uint64_t s) {
+      const auto [samples, sequence] = ungrouped(s);
+      return samples->place_of(sequence).columns;
+    });
 }
 
 TrainBatches::Place TrainBatches::place_of(std::uint64_t s) const {
   if (s >= end_) return {nullptr, 0};
+  return ungrouped(by_length_ ? by_length_->at(s) : s);
+}
+
+/// The place of sequence s in the order before grouping by length.
+TrainBatches::Place TrainBatches::ungrouped(std::uint64_t s) const {
   const auto [ingredient, n] = data_.source_of(s);
   const Samples& samples = data_.samples(ingredient);
   const std::uint64_t count = samples.count(), in_pass = n % count;
@@ -72,6 +82,11 @@ std::uint64_t TrainBatches::targets(std::uint64_t position) const {
     count += samples->targets_of(sequence);
   }
   return count;
+}
+
+std::uint32_t TrainBatches::columns(std::uint64_t s) const {
+  const auto [samples, sequence] = place_of(s);
+  return samples ? samples->place_of(sequence).columns : 0;
 }
 
 std::optional<std::uint64_t> TrainBatches::updates_left(std::uint64_t position) const {

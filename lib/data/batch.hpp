@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "data/length_order.hpp"
 #include "data/mixture.hpp"
 
 namespace fsdp {
@@ -29,6 +30,7 @@ struct BatchCut {
 struct DataOrder {
   std::optional<std::uint64_t> shuffle_seed = {};  // if not set, the data are read in the order of the files
   std::uint64_t passes = 0;                        // passes over the data; 0: no end
+  std::optional<std::uint64_t> length_seed = {};   // if set, sequences of similar lengths are read together (LengthOrder)
 };
 
 /// The training data. Sequence s of the run is sequence s of the mixture, which is the n-th sequence that the mixture takes
@@ -52,6 +54,8 @@ class TrainBatches {
   bool at_end(std::uint64_t position) const { return position >= end_; }
   /// The number of updates from `position` to the end of all passes; nullopt if there is no end.
   std::optional<std::uint64_t> updates_left(std::uint64_t position) const;
+  /// The columns of the sequence at position s, up to its last target that counts.
+  std::uint32_t columns(std::uint64_t s) const;
 
  private:
   struct Place {
@@ -59,12 +63,14 @@ class TrainBatches {
     std::uint64_t sequence;
   };
   Place place_of(std::uint64_t s) const;
+  Place ungrouped(std::uint64_t s) const;
 
   const Mixture& data_;
   BatchCut cut_;
   std::size_t vocab_size_;
   DataOrder order_;
   std::uint64_t end_;  // the position after all passes
+  std::optional<LengthOrder> by_length_;
 };
 
 /// The validation data. Every target is read once, also in the last, shorter sequence, and every rank has the same number of

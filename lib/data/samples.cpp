@@ -41,6 +41,8 @@ Samples::Samples(std::unique_ptr<const Tokens> tokens, const Cut& cut, std::uniq
     : tokens_(std::move(tokens)), mask_(mask ? std::move(mask) : tokens_->mask()), cut_(cut) {
   expect(cut.T > 0 && cut.T < std::numeric_limits<std::uint32_t>::max(), "a sequence has tokens");
   const bool by_documents = cut.mode != BreakMode::none;
+  expect(!is_packed() || (cut.mode == BreakMode::complete && cut.positions), "packed documents do not attend to each other");
+  expect(cut.long_rows == LongRows::split || by_documents, "only documents are cut or left out");
   if (needs_documents(cut) && !tokens_->has_documents())
     throw UserError(
         format("{} does not store where documents begin (an index of Megatron or fairseq does, and \"document_lengths\" of "
@@ -56,46 +58,60 @@ Samples::Samples(std::unique_ptr<const Tokens> tokens, const Cut& cut, std::uniq
           "name a token that ends documents",
           tokens_->name(), stored.size(), *cut.end_of_document, document_count_);
   if (!documents_.empty()) documents_sum_ = checksum(documents_.data(), 8 * documents_.size()) | 1;
-  targets_ = tokens_->size() == 0 ? 0 : tokens_->size() - 1;
-  if (by_documents)
-    find_places_by_documents();
-  else if (has_places())
-    for (std::uint64_t begin = 0; begin < targets_; begin += cut_.T)
-      places_.push_back({begin, static_cast<std::uint32_t>(std::min<std::uint64_t>(cut_.T, targets_ - begin)), 0});
-  if (mask_ || cut.positions) count_targets();
-  count_rows();
-  if (!cut.positions || cut.end_of_document) documents_ = {};
-}
-
-void Samples::find_places_by_documents() {
-  const std::uint64_t T = cut_.T;
-  std::uint64_t begin = 0, end = 0;  // tokens [begin, end) are the documents of the next sequence
-  const auto close = [&] {
-    for (; begin + 1 < end; begin += T) {
-      const auto targets = static_cast<std::uint32_t>(std::min(T, end - begin - 1));
-      places_.push_back({begin, targets, targets});
-    }
-    begin = end;
-  };
-  for (std::size_t d = 0; d < documents_.size(); ++d) {
-    const std::uint64_t next = d + 1 < documents_.size() ? documents_[d + 1] : tokens_->size();
-    const bool joins = cut_.mode == BreakMode::complete && next - begin <= T + 1;
-    if (!joins) close();
-    end = next;
-  }
-  close();
-  targets_ = 0;
-  for (const Place& place : places_) targets_ += place.targets;
-}
-
-/// Finds, for each sequence, how many of its targets count in the loss. Removes sequences in which none counts.
-void Samples::count_targets() {
   if (mask_ && mask_->size() != tokens_->size())
     throw UserError(
         format("{} has {} numbers, and {} has {} tokens (a mask has one number for each token); give the mask that was made "
                "with these tokens",
                mask_->name(), mask_->size(), tokens_->name(), tokens_->size()));
-  for (Place& place : places_) place.counted = 0;
+  targets_ = tokens_->size() == 0 ? 0 : tokens_->size() - 1;
+  if (by_documents)
+    find_places_by_documents();
+  else if (has_places())
+    for (std::uint64_t begin = 0; begin < targets_; begin += cut_.T)
+      places_.push_back({begin, static_cast<std::uint32_t>(std::min<std::uint64_t>(cut_.T, targets_ - begin)), 0, 0});
+  if (mask_ || cut.positions) count_targets();
+  count_rows();
+  if (is_packed()) pack();
+  count_sequences();
+  if (!cut.positions || cut.end_of_document) documents_ = {};
+}
+
+/// If documents are packed, each part of a document is a place of its own at first.
+void Samples::find_places_by_documents() {
+  const std::uint64_t T = cut_.T;
+  std::uint64_t begin = 0, end = 0;  // tokens [begin, end) are the documents of the next sequence
+  const auto close = [&] {
+    const bool is_long = end - begin > T + 1, truncates = cut_.long_rows == LongRows::truncate;
+    if (is_long && cut_.long_rows != LongRows::split) {
+      const std::uint64_t used = truncates ? begin + T + 1 : begin;
+      ++(truncates ? counts_.truncated_rows : counts_.dropped_rows);
+      counts_.lost_targets += counted_between(std::max(used, begin + 1), end);
+      end = used;
+    }
+    for (; begin + 1 < end; begin += T) {
+      const auto targets = static_cast<std::uint32_t>(std::min(T, end - begin - 1));
+      places_.push_back({begin, targets, targets, targets});
+    }
+  };
+  for (std::size_t d = 0; d < documents_.size(); ++d) {
+    const std::uint64_t next = d + 1 < documents_.size() ? documents_[d + 1] : tokens_->size();
+    const bool joins = cut_.mode == BreakMode::complete && !is_packed() && next - begin <= T + 1;
+    if (!joins) close(), begin = documents_[d];
+    end = next;
+  }
+  close();
+  targets_ = 0;
+  for (const Place& place : places_) targets_ += place.targets;
+  if (places_.empty() && counts_.dropped_rows > 0)
+    throw UserError(
+        format("{} has no document that fits a sequence (all {} have more than {} tokens, and `long rows` drops them); give a "
+               "larger `sequence length`, or truncate",
+               tokens_->name(), counts_.dropped_rows, T + 1));
+}
+
+/// Finds, for each sequence, how many of its targets count in the loss. Removes sequences in which none counts.
+void Samples::count_targets() {
+  for (Place& place : places_) place.counted = place.columns = 0;
   std::vector<std::uint32_t> piece(std::min<std::uint64_t>(tokens_->size(), std::uint64_t{1} << 19));
   RunningSum sum;
   auto place = places_.begin();
@@ -105,7 +121,9 @@ void Samples::count_targets() {
     sum.add(here.data(), here.size_bytes());
     for (std::size_t i = 0; i < here.size(); ++i) {
       while (place != places_.end() && at + i > place->begin + place->targets) ++place;
-      if (place != places_.end() && at + i > place->begin) place->counted += here[i];
+      if (place == places_.end() || at + i <= place->begin || here[i] == 0) continue;
+      ++place->counted;
+      place->columns = static_cast<std::uint32_t>(at + i - place->begin);
     }
   }
   if (mask_) mask_sum_ = sum.value() | 1;
@@ -119,9 +137,9 @@ void Samples::count_targets() {
 
 /// Counts rows, and the targets that are predicted without the beginning of their row.
 void Samples::count_rows() {
-  counts_ = tokens_->counts();
+  DataCounts of_tokens = tokens_->counts();
+  counts_ = of_tokens += counts_;
   counts_.tokens = tokens_->size(), counts_.targets = targets_;
-  counts_.sequences = count(), counts_.positions = counts_.sequences * cut_.T;
   const std::vector<std::uint64_t> rows =
       documents_.empty() && mask_ && tokens_->has_documents() ? tokens_->documents() : documents_;
   if (counts_.rows == 0) counts_.rows = rows.size();
@@ -129,12 +147,10 @@ void Samples::count_rows() {
     const std::uint64_t end = i + 1 < rows.size() ? rows[i + 1] : tokens_->size(), length = end - rows[i];
     counts_.longest_row = std::max(counts_.longest_row, length);
     const std::uint64_t next_sequence = cut_.mode == BreakMode::none ? (rows[i] / cut_.T + 1) * cut_.T : rows[i] + cut_.T;
-    counts_.cut_rows += next_sequence + 1 < end;
+    counts_.cut_rows += next_sequence + 1 < end && cut_.long_rows == LongRows::split;
   }
-  if (!has_places()) counts_.padding = counts_.positions - targets_;
   std::vector<std::uint32_t> counted(std::min<std::uint64_t>(cut_.T, tokens_->size()));
   for (const Place& place : places_) {
-    counts_.padding += cut_.T - place.targets;
     const auto next = std::lower_bound(rows.begin(), rows.end(), place.begin);
     if (rows.empty() || (next != rows.end() && *next == place.begin)) continue;
     const std::uint64_t end = std::min(next == rows.end() ? tokens_->size() : *next, place.begin + place.targets + 1);
@@ -142,6 +158,51 @@ void Samples::count_rows() {
     read_counts(place.begin + 1, here);
     counts_.late_targets += std::accumulate(here.begin(), here.end(), std::uint64_t{0});
   }
+}
+
+void Samples::count_sequences() {
+  counts_.sequences = count(), counts_.positions = counts_.sequences * cut_.T;
+  counts_.padding = counts_.positions - (has_places() ? 0 : targets_);
+  for (const Place& place : places_) counts_.padding -= place.targets;
+}
+
+/// Replaces the places, which are parts of documents, by packed sequences of them.
+void Samples::pack() {
+  const std::vector<Place> parts = std::move(places_);
+  places_.clear();
+  std::vector<Piece> window;
+  for (auto first = parts.begin(); first != parts.end();) {
+    const auto last = first + static_cast<std::ptrdiff_t>(
+                                  std::min<std::size_t>(packing_window, static_cast<std::size_t>(parts.end() - first)));
+    window.clear();
+    for (auto part = first; part != last; ++part) window.push_back({part->begin, part->columns, 0});
+    for (const std::vector<Piece>& sequence : best_fit(window, cut_.T)) {
+      Place place{sequence.front().begin, 0, 0, 0};
+      first_piece_.push_back(pieces_.size());
+      for (const Piece& piece : sequence) {
+        const auto part = std::lower_bound(first, last, piece.begin,
+                                           [](const Place& each, std::uint64_t begin) { return each.begin < begin; });
+        place.targets += piece.targets, place.counted += part->counted;
+        pieces_.push_back(piece);
+      }
+      place.columns = place.targets;
+      places_.push_back(place);
+    }
+    first = last;
+  }
+  first_piece_.push_back(pieces_.size());
+}
+
+/// The number of tokens in [begin, end) that count as targets.
+std::uint64_t Samples::counted_between(std::uint64_t begin, std::uint64_t end) const {
+  std::array<std::uint32_t, 4096> piece;
+  std::uint64_t counted = 0;
+  for (; begin < end; begin = std::min(end, begin + piece.size())) {
+    const auto here = std::span(piece).first(std::min<std::uint64_t>(piece.size(), end - begin));
+    read_counts(begin, here);
+    counted += std::accumulate(here.begin(), here.end(), std::uint64_t{0});
+  }
+  return counted;
 }
 
 void Samples::read_counts(std::uint64_t begin, std::span<std::uint32_t> out) const {
@@ -171,11 +232,11 @@ void Samples::read_counts(std::uint64_t begin, std::span<std::uint32_t> out) con
 std::uint64_t Samples::count() const { return has_places() ? places_.size() : (targets_ + cut_.T - 1) / cut_.T; }
 
 Samples::Place Samples::place_of(std::uint64_t k) const {
-  if (k >= count()) return {tokens_->size(), 0, 0};
+  if (k >= count()) return {tokens_->size(), 0, 0, 0};
   if (has_places()) return places_[k];
   const std::uint64_t begin = k * cut_.T;
   const auto targets = static_cast<std::uint32_t>(std::min<std::uint64_t>(cut_.T, targets_ - begin));
-  return {begin, targets, targets};
+  return {begin, targets, targets, targets};
 }
 
 /// Sets the position of each input in its document. After the end of the sequence each input is a document of its own.
@@ -192,28 +253,42 @@ void Samples::find_positions(const Place& place, const std::int32_t* inputs, std
 void Samples::read(std::uint64_t k, std::size_t vocab_size, std::int32_t* inputs, std::int32_t* targets,
                    std::int32_t* positions) const {
   const Place place = place_of(k);
-  const std::size_t present = place.targets == 0 ? 0 : place.targets + 1;
-  std::array<std::uint32_t, 4096> piece;
-  for (std::size_t first = 0; first < present; first += piece.size()) {
-    const auto tokens = std::span(piece).first(std::min(piece.size(), present - first));
-    tokens_->read(place.begin + first, tokens);
+  std::fill(inputs + place.targets, inputs + cut_.T, 0);
+  std::fill(targets + place.targets, targets + cut_.T, -1);
+  if (!is_packed() || k >= count()) {
+    read_piece({place.begin, place.targets, 0}, vocab_size, inputs, targets);
+    if (cut_.positions) find_positions(place, inputs, positions);
+    return;
+  }
+  std::fill_n(positions, cut_.T, 0);
+  for (std::uint64_t i = first_piece_[k]; i < first_piece_[k + 1]; ++i) {
+    const Piece& piece = pieces_[i];
+    read_piece(piece, vocab_size, inputs + piece.at, targets + piece.at);
+    std::iota(positions + piece.at, positions + piece.at + piece.targets, 0);
+  }
+}
+
+/// Reads inputs and targets of a piece, to its first column.
+void Samples::read_piece(const Piece& piece, std::size_t vocab_size, std::int32_t* inputs, std::int32_t* targets) const {
+  const std::size_t present = piece.targets == 0 ? 0 : std::size_t{piece.targets} + 1;
+  std::array<std::uint32_t, 4096> some;
+  for (std::size_t first = 0; first < present; first += some.size()) {
+    const auto tokens = std::span(some).first(std::min(some.size(), present - first));
+    tokens_->read(piece.begin + first, tokens);
     for (std::size_t i = 0, t = first; i < tokens.size(); ++i, ++t) {
       if (tokens[i] >= vocab_size) [[unlikely]]
-        refuse_token(*tokens_, place.begin + t, tokens[i], vocab_size);
+        refuse_token(*tokens_, piece.begin + t, tokens[i], vocab_size);
       const auto token = static_cast<std::int32_t>(tokens[i]);
-      if (t < place.targets) inputs[t] = token;
+      if (t < piece.targets) inputs[t] = token;
       if (t > 0) targets[t - 1] = token;
     }
   }
-  std::fill(inputs + place.targets, inputs + cut_.T, 0);
-  std::fill(targets + place.targets, targets + cut_.T, -1);
-  for (std::size_t first = 0; (mask_ || cut_.positions) && first < place.targets; first += piece.size()) {
-    const auto counts = std::span(piece).first(std::min<std::size_t>(piece.size(), place.targets - first));
-    read_counts(place.begin + 1 + first, counts);
+  for (std::size_t first = 0; (mask_ || cut_.positions) && first < piece.targets; first += some.size()) {
+    const auto counts = std::span(some).first(std::min<std::size_t>(some.size(), piece.targets - first));
+    read_counts(piece.begin + 1 + first, counts);
     for (std::size_t i = 0; i < counts.size(); ++i)
       if (counts[i] == 0) targets[first + i] = -1;
   }
-  if (cut_.positions) find_positions(place, inputs, positions);
 }
 
 }  // namespace fsdp

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "data/packing.hpp"
 #include "data/tokens.hpp"
 
 namespace fsdp {
@@ -18,6 +19,12 @@ namespace fsdp {
 /// into each sequence. With the last two, a document that is longer than T tokens takes several sequences.
 enum class BreakMode { none, complete, eos };
 
+/// What becomes of a document of more than T + 1 tokens, with `complete` and `eos`: it takes several sequences, only its first T
+/// targets are used, or it is not used.
+enum class LongRows { split, truncate, drop };
+/// Which documents share a sequence, with `complete`: each joins the one before it if it fits, or best_fit().
+enum class Packing { first_come, best_fit };
+
 struct Cut {
   std::size_t T = 1;  // tokens per sequence
   BreakMode mode = BreakMode::none;
@@ -26,6 +33,8 @@ struct Cut {
   /// If true, attention stays within documents. Sequences then have the position of each token in its document, and the first
   /// token of a document is no target.
   bool positions = false;
+  LongRows long_rows = LongRows::split;
+  Packing packing = Packing::first_come;  // best_fit: only with `complete` and positions
 };
 /// Returns true if documents matter for this cut, and no token ends them. The data's format must then store where they begin.
 inline bool needs_documents(const Cut& cut) { return (cut.mode != BreakMode::none || cut.positions) && !cut.end_of_document; }
@@ -40,7 +49,7 @@ class Samples {
   /// tokens.
   ///
   /// With BreakMode::none, no mask and no positions, sequence k is tokens [kT, kT + T]. Otherwise the constructor stores the
-  /// places of all sequences (16 bytes each). It reads the whole mask, and all tokens if cut.end_of_document is set. If the
+  /// places of all sequences (24 bytes each; with best_fit, 16 more for each piece of a document). It reads the whole mask, and all tokens if cut.end_of_document is set. If the
   /// data store where documents begin, 8 more bytes per document are needed.
   Samples(std::unique_ptr<const Tokens> tokens, const Cut& cut, std::unique_ptr<const Tokens> mask = nullptr);
 
@@ -55,9 +64,10 @@ class Samples {
   struct Place {
     std::uint64_t begin;
     std::uint32_t targets, counted;  // it has tokens [begin, begin + targets]; `counted` of its targets count
+    std::uint32_t columns;           // up to the last target that counts
   };
   /// Returns the place of sequence k, or the end of the tokens if k is not below count(). Places are in order, and no token is
-  /// a target of two sequences.
+  /// a target of two sequences. With best_fit, a sequence has tokens of several places, and `begin` is that of the first.
   Place place_of(std::uint64_t k) const;
   /// Copies sequence k: inputs[T], targets[T], and, if cut().positions, positions[T] of the inputs in their documents.
   /// Positions count from the beginning of the document, or of the sequence if the document begins before it. Targets that do
@@ -86,14 +96,21 @@ class Samples {
 
  private:
   bool has_places() const { return cut_.mode != BreakMode::none || mask_ || cut_.positions; }
+  bool is_packed() const { return cut_.packing == Packing::best_fit; }
   void find_places_by_documents();
+  void pack();
   void count_targets();
   void count_rows();
+  void count_sequences();
+  std::uint64_t counted_between(std::uint64_t begin, std::uint64_t end) const;
+  void read_piece(const Piece& piece, std::size_t vocab_size, std::int32_t* inputs, std::int32_t* targets) const;
   void find_positions(const Place& place, const std::int32_t* inputs, std::int32_t* positions) const;
 
   std::unique_ptr<const Tokens> tokens_, mask_;  // mask_ is null if all targets count
   Cut cut_;
   std::vector<Place> places_;             // the places of all sequences; empty unless has_places()
+  std::vector<Piece> pieces_;             // of all sequences, if they are packed; those of sequence k begin at first_piece_[k]
+  std::vector<std::uint64_t> first_piece_;
   std::vector<std::uint64_t> documents_;  // where documents begin; only if positions are needed and no token ends documents
   std::uint64_t targets_ = 0, document_count_ = 0, documents_sum_ = 0, mask_sum_ = 0;
   bool leaves_out_ = false;

@@ -76,7 +76,8 @@ dnnl::memory::data_type dnnl_type(DType type) {
 }
 
 struct MatmulCache {
-  static constexpr std::size_t most = 256;  // a model has about a dozen shapes; the limit is for callers with many more shapes
+  // A model has about a dozen shapes for each number of columns of its micro-batches.
+  static constexpr std::size_t most = 1024;
 
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};

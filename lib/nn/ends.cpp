@@ -47,10 +47,12 @@ class Embedding final : public InputStage {
       kernels::embedding_forward(context.stream, x, tokens, stage.weight(stage.uses.token_table), learned_positions(stage), B,
                                  T, config.width, context.positions, embedding_scale<E>(config), sinusoids(config, context));
       const Dropout& random = context.dropout;
-      if (random.neftune_alpha != 0)
-        kernels::add_noise(
-            context.stream, x, stage.R(), config.width,
-            kernels::embedding_noise(random.neftune_alpha, random.seed, random.update, random.first_sequence, T, config.width));
+      if (random.neftune_alpha != 0) {
+        kernels::EmbeddingNoise noise = kernels::embedding_noise(random.neftune_alpha, random.seed, random.update,
+                                                                 random.first_sequence, context.largest().T, config.width);
+        noise.T = T;
+        kernels::add_noise(context.stream, x, stage.R(), config.width, noise);
+      }
       const kernels::DropoutMask mask = stage.dropout_mask(DropoutSite::embedding, 0);
       if (mask.dropped) kernels::dropout(context.stream, x, x, stage.R(), config.width, mask);
     });
@@ -89,7 +91,7 @@ void head(const StageKernels<E>& stage, const E* x, const std::int32_t* targets,
   Stream& stream = stage.context.stream;
   const ModelParameters& uses = stage.uses;
   const std::size_t R = stage.R(), C = stage.config.width, V = stage.config.vocab_size;
-  const std::size_t chunk = head_chunk_rows(R, V, stage.device), piece = head_piece(V, stage.device);
+  const std::size_t chunk = stage.scratch.chunk, piece = head_piece(V, stage.device);
   const E* const weight = stage.weight(uses.head);
   float* const d_weight = dx ? stage.gradient(uses.head) : nullptr;
   const kernels::LossTerms& terms = stage.context.loss_terms;

@@ -4,6 +4,7 @@
 // (transformer.hpp) is a model, and so is a chain of user-defined layers (layers/chain.hpp). Letters as in docs/glossary.md.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -52,7 +53,7 @@ struct Dropout {
 /// null (see kernels::AttentionShape). With positions, each document of a sequence is computed as a separate sequence. `cheap`
 /// is the memory for the part of a block's saved activations that is cheap to recompute (Recomputation). If it is null, this
 /// part is in `saved`, after the other part. `in_pieces`: `saved` has nothing of the block's MLP, of which only some rows exist
-/// at a time, in scratch; see ModelSizes.
+/// at a time, in scratch; see ModelSizes. `longest`: the T that the memory was sized for, if it is not that of `shape`; 0: it is.
 struct StageContext {
   Stream& stream;
   std::span<const void* const> weights;
@@ -66,6 +67,9 @@ struct StageContext {
   kernels::LossTerms loss_terms = {};
   float* cheap = nullptr;
   bool in_pieces = false;
+  std::size_t longest = 0;
+
+  BatchShape largest() const { return {shape.B, std::max(shape.T, longest)}; }
 };
 
 /// The tokens of a decoding step: row r is at position positions[r] of sequence sequences[r] in the key-value caches. Earlier
@@ -201,6 +205,8 @@ class Model {
   std::vector<std::vector<std::size_t>> parameters_by_stage() const;
 
   RowSizes row_sizes;
+  /// Nothing depends on a later column of its sequence: columns after the last target that counts may be left out.
+  bool takes_short_rows = false;
   const TransformerConfig* transformer_config =
       nullptr;  // other programs can make this model from it; null: it has user-defined layers
   std::unique_ptr<const InputStage> first;

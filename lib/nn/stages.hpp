@@ -123,11 +123,13 @@ inline std::size_t head_piece(std::size_t V, const DeviceTraits& device) {
 inline std::size_t largest_matrix(const TransformerConfig& c) { return c.width * std::max(c.ffn_width, qkv_width(c)); }
 
 /// Offsets in the scratch memory of all stages: first small areas, then one large area that each stage divides differently.
+/// `largest_rows`: those that the memory was sized for. A chunk of logits has no more rows than it would have then.
 struct Scratch {
   const TransformerConfig& c;
   BatchShape shape;
   DType type;
   const DeviceTraits& device;
+  std::size_t largest_rows = 0;  // 0: those of `shape`
   std::size_t R = shape.rows(), C = c.width, F = c.ffn_width;
   Offsets small{size_of(type)};
   // For the gradients of biases and norms.
@@ -154,7 +156,7 @@ struct Scratch {
   // Head: [R,C], [R,2], [R], [chunk]; then [chunk, aligned V] or, if that is larger, [V] in fp32; then fp32 [chunk,C].
   Offsets head = small;
   std::size_t norm = head.take_values(R * C), stats = head.take(2 * R), loss = head.take(R);
-  std::size_t chunk = head_chunk_rows(R, c.vocab_size, device);
+  std::size_t chunk = std::min(R, head_chunk_rows(std::max(R, largest_rows), c.vocab_size, device));
   std::size_t softmax = head.take(chunk * sizeof(kernels::SoftmaxStats) / sizeof(float));
   std::size_t logits =
       head.take_values(std::max(chunk, sizeof(float) / size_of(type)) * round_up(c.vocab_size, device.logits_alignment));
@@ -211,7 +213,7 @@ class StageKernels {
         uses(model.uses()),
         device(model.device()),
         context(stage_context),
-        scratch{config, context.shape, dtype_of<E>, device},
+        scratch{config, context.shape, dtype_of<E>, device, context.largest().rows()},
         first_row(first),
         sequence_length(T) {
     expect(device.kind == context.stream.kind(), "a model runs on the kind of device that it was sized for");

@@ -17,7 +17,7 @@ Transformer::Transformer(TransformerConfig config, const DeviceTraits& device) :
   uses_ = list_parameters(config_);
   parameters_ = uses_.parameters;
   row_sizes = {.vocabulary = config_.vocab_size, .classes = config_.vocab_size};
-  transformer_config = &config_;
+  transformer_config = &config_, takes_short_rows = true;
   std::vector<std::vector<std::size_t>> read = fsdp::parameters_by_stage(uses_);
   first = stages::make_embedding(*this, std::move(read.front()));
   for (std::size_t block = 0; block < config_.layers; ++block)

@@ -49,6 +49,31 @@ void add_data_options(OptionTable& table, TrainOptions& o) {
       .common();
   add_document_options(table, o.break_mode, o.sharding.plan.documents, o.end_of_document);
   table
+      .choice<LongRows>("long-rows", o.long_rows,
+                        {{"split", LongRows::split}, {"truncate", LongRows::truncate}, {"drop", LongRows::drop}},
+                        "With --break-mode complete or eos: what becomes of a document that is longer than a sequence. split: it "
+                        "takes several sequences; truncate: only its beginning is used; drop: it is left out.")
+      .sets("long rows");
+  table.choice<Packing>(
+      "packing", o.packing, {{"first-come", Packing::first_come}, {"best-fit", Packing::best_fit}},
+      "With --break-mode complete: which documents share a sequence. first-come: neighbours in the file, as many as fit; "
+      "best-fit: those that leave the least padding (with --document-attention).");
+  table.flag("group-by-length", o.group_by_length,
+             "With --break-mode complete or eos: read sequences of similar lengths together, so that a micro-batch has little "
+             "padding. The order depends on --seed.");
+  table.then([&o](const OptionTable&) {
+    const bool by_documents = o.break_mode != BreakMode::none, packs = o.packing == Packing::best_fit;
+    require(o.long_rows != LongRows::split, "long-rows", by_documents, "--break-mode complete or eos");
+    if (packs && (o.break_mode != BreakMode::complete || !o.sharding.plan.documents))
+      throw UserError(
+          "--packing best-fit is for --break-mode complete with --document-attention (the documents of a packed sequence have "
+          "nothing to do with each other); give both, or leave out --packing");
+    if (o.group_by_length && (!by_documents || packs))
+      throw UserError(format("--group-by-length changes nothing (with {}, all sequences are full); {}",
+                             packs ? "--packing best-fit" : "--break-mode none",
+                             packs ? "leave it out" : "give --break-mode complete or eos, or leave it out"));
+  });
+  table
       .text("mask", "FILES", o.mask,
             "Which tokens of DATA count in the loss: a token file with 1 for each token that counts and 0 for each other "
             "token. For several data sets, give their masks in the same order, without shares; for an HDF5 file with a dataset "
@@ -265,6 +290,11 @@ void add_batch_options(OptionTable& table, TrainOptions& o, const std::function<
       .integer("total-batch-size", "G", o.total_batch_size, {1, 1e12},
                "Sequences per update over all ranks; must equal B x K x ranks.")
       .follows("B x K x ranks");
+  table
+      .integer("pad-to-multiple-of", "N", o.execution.pad_to_multiple_of, {1, 1e9},
+               "A micro-batch is computed up to its last target that counts: its number of columns is rounded up to a multiple "
+               "of N. With N = --tokens-per-sample, all columns are computed.")
+      .unset("few numbers of columns, with little padding: see docs/running.md");
   const auto max_tokens = std::make_shared<std::size_t>(0);  // the step of the table keeps `max_tokens` alive
   table
       .integer("max-tokens", "N", *max_tokens, {1, 1e12},

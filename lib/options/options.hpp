@@ -35,6 +35,9 @@ struct TrainOptions : EngineOptions {
   std::string mask, valid_mask;  // files that say which tokens count in the loss; empty: masks of the data, else all
   BreakMode break_mode = BreakMode::none;
   std::optional<std::size_t> end_of_document;
+  LongRows long_rows = LongRows::split;
+  Packing packing = Packing::first_come;
+  bool group_by_length = false;
   bool shuffle = false;
   std::string tokenizer;   // for texts and samples; empty: the model's tokenizer, or else bytes
   std::string json_field;  // field of JSON lines that holds the text: TextSource::json_field()

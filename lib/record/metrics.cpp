@@ -192,6 +192,8 @@ void Metrics::train(const TrainMetrics& m) {
                          {"comm_exposed_ms", m.times ? nlohmann::json(1e3 * m.times->exposed) : nlohmann::json()},
                          {"data_wait_ms", m.data_wait_ms},
                          {"mem_peak_bytes", m.mem_peak_bytes}};
+  if (m.padding) line["padding"] = *m.padding;
+  if (m.rank_balance) line["rank_balance"] = *m.rank_balance;
   if (m.times) {
     auto& work = line["work_ms"];
     for (const auto& [name, seconds] :

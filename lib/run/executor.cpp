@@ -21,7 +21,7 @@ Executor::Executor(const Model& model, const Layout& layout, const Plan& plan, B
       facts_{.model = model,
              .layout = layout,
              .plan = plan,
-             .shape = shape,
+             .largest = shape,
              .optimizer = optimizer,
              .sizes = model.sizes(shape, layout.units().front().types.parameter, plan.cache),
              .mesh = &mesh,
@@ -58,6 +58,10 @@ Executor::Executor(const Model& model, const Layout& layout, const Plan& plan, B
     }
     facts_.parts.push_back(parts_of_unit(layout_, u, mesh.shard().rank(), settings));
   }
+  // cuDNN compiles its attention for each number of columns.
+  rule_ = {shape.B, shape.T, options_.pad_to_multiple_of, model.device().cudnn_head_size > 0 ? std::size_t{8} : std::size_t{32}};
+  for (std::vector<std::size_t>& half : columns_)
+    half.assign(std::max<std::size_t>(1, half_of_batches() / batch().bytes()), shape.T);
   const bool has_disk =
       std::any_of(plan_.spaces.begin(), plan_.spaces.end(), [](const SpaceUse& use) { return use.space->tier == Tier::disk; });
   for (std::size_t i = 0; i < streams().size(); ++i) {
@@ -75,7 +79,7 @@ Executor::Executor(const Model& model, const Layout& layout, const Plan& plan, B
 
 void Executor::fill_tables(std::size_t length) {
   const PositionTables* const model = facts_.model.tables;
-  const std::size_t wanted = table_class(length), positions = std::max(facts_.shape.T, plan_.cache.positions);
+  const std::size_t wanted = table_class(length), positions = std::max(facts_.largest.T, plan_.cache.positions);
   if (!model || wanted == table_class_) return;
   tables_.resize(model->table_numel(positions));
   model->fill_tables(tables_, positions, length, options_.table_type);
@@ -264,6 +268,7 @@ UpdateResult Executor::run_update(const BatchReader& read, const UpdateScalars& 
     if (op.find(OperandName::tokens)) {
       const auto index = static_cast<std::size_t>(op.micro_batch);
       read(index, next_batch(index), next_batch(index) + batch().inputs / sizeof(std::int32_t));
+      shorten(index);
     }
   begin_update(scalars);
   forward_backward();
@@ -282,8 +287,11 @@ std::optional<NonFinite> Executor::find_non_finite(const UpdateScalars& scalars)
     if (!found && reduces) found = inspect_gradient(i);
     issue({i, i + 1});
     const Location* const out = op.find(OperandName::x_out);  // the residual stream after a forward operation
-    if (!found && out && !is_finite(op, *out, facts_.sizes.activations[static_cast<std::size_t>(op.stage)], type, type))
-      found = NonFinite{i};
+    if (!found && out) {
+      const std::size_t bytes = facts_.sizes.activations[static_cast<std::size_t>(op.stage)] / facts_.largest.T *
+                                pass_->columns[static_cast<std::size_t>(op.micro_batch)];
+      if (!is_finite(op, *out, bytes, type, type)) found = NonFinite{i};
+    }
   }
   finish();
   return found;
@@ -319,15 +327,16 @@ std::optional<NonFinite> Executor::inspect_gradient(std::size_t operation) {
   return {};
 }
 
-/// Reads into the half of the buffer that does not hold the batch of the next update.
-void Executor::read_for_evaluation(const BatchReader& read) {
+/// Reads into the half of the buffer that does not hold the batch of the next update. `whole`: with all columns.
+void Executor::read_for_evaluation(const BatchReader& read, bool whole) {
   expect(!pass_, "one list runs at a time");
   auto* const memory = at<std::int32_t>(plan_.tokens) + (next_half_ ? 0 : half_of_batches()) / sizeof(std::int32_t);
   read(0, memory, memory + batch().inputs / sizeof(std::int32_t));
+  evaluated_columns() = whole ? facts_.largest.T : shorten(memory);
 }
 
 void Executor::evaluate_stage(const BatchReader& read, std::size_t stage, const std::function<void(const MemoryView&)>& take) {
-  read_for_evaluation(read);
+  read_for_evaluation(read, true);
   const std::vector<Operation>& all = plan_.evaluation;
   const auto op = std::find_if(all.begin(), all.end(), [&](const Operation& one) {
     return one.stage == static_cast<int>(stage) && one.find(OperandName::x_out);
@@ -349,16 +358,22 @@ void Executor::evaluate_stage(const BatchReader& read, std::size_t stage, const 
 }
 
 LossSum Executor::evaluate(const BatchReader& read, float* losses) {
-  read_for_evaluation(read);
+  read_for_evaluation(read, false);
   run(plan_.evaluation);
-  if (losses) std::copy_n(at<const float>(plan_.losses), facts_.sizes.losses / sizeof(float), losses);
+  if (losses) {
+    const auto [B, T] = facts_.largest;
+    const std::size_t columns = evaluated_columns();
+    const float* row = at<const float>(plan_.losses);
+    for (std::size_t b = 0; b < B; ++b, row += columns, losses += T)
+      std::fill_n(std::copy_n(row, columns, losses), T - columns, 0.0f);
+  }
   return report().loss;
 }
 
 void Executor::decode(const DecodingStep& step, float* logits) {
   const std::size_t R = step.tokens.size();
   expect(!plan_.decoding.empty(), "only a plan with caches can decode");
-  expect(R <= facts_.shape.rows() && step.sequences.size() == R && step.positions.size() == R, "a step's rows fit the batch");
+  expect(R <= facts_.largest.rows() && step.sequences.size() == R && step.positions.size() == R, "a step's rows fit the batch");
   expect(step.wanted.size() <= plan_.cache.sequences, "each sequence has at most one row with wanted logits");
   auto* memory = at<std::int32_t>(plan_.step);
   const auto keep = [&](std::span<const std::int32_t> numbers) {
@@ -378,6 +393,30 @@ std::size_t Executor::half_of_batches() const {
   return count * batch().bytes();
 }
 
+/// Moves the rows of a batch together, without the last columns, and returns the number of columns left.
+std::size_t Executor::shorten(std::int32_t* memory) const {
+  const auto [B, T] = facts_.largest;
+  const BatchLayout sizes = batch();
+  const std::size_t width = sizes.inputs / sizeof(std::int32_t) / (B * T);  // of a row of inputs
+  std::int32_t *const targets = memory + B * T * width, *const positions = sizes.positions > 0 ? targets + B * T : nullptr;
+  if (!facts_.model.takes_short_rows) return T;
+  std::size_t present = 0;
+  for (std::size_t b = 0; b < B; ++b)
+    for (std::size_t t = T; t > present; --t)
+      if (targets[b * T + t - 1] >= 0) present = t;
+  const std::size_t columns = rule_.columns(present);
+  const auto move_together = [&, B = B, T = T](std::int32_t* rows, std::size_t words) {
+    for (std::size_t b = 1; b < B && columns < T; ++b) std::copy_n(rows + b * T * words, columns * words, rows + b * columns * words);
+  };
+  move_together(memory, width), move_together(targets, 1);
+  if (positions) move_together(positions, 1);
+  return columns;
+}
+
+std::size_t Executor::shorten(std::size_t index) {
+  return columns_[next_half_ ? 1 : 0].at(index) = shorten(next_batch(index));
+}
+
 std::int32_t* Executor::next_batch(std::size_t index) {
   const std::size_t begin = next_half_ ? half_of_batches() : 0;
   return reinterpret_cast<std::int32_t*>(at<std::byte>(plan_.tokens) + begin + index * batch().bytes());
@@ -386,10 +425,10 @@ std::int32_t* Executor::next_batch(std::size_t index) {
 /// Every list begins and ends with all streams idle. Plans rely on this.
 void Executor::begin(const std::vector<Operation>& operations, const UpdateScalars& scalars) {
   expect(!pass_, "one list runs at a time");
-  fill_tables(&operations == &plan_.decoding ? step_.length : facts_.shape.T);
+  fill_tables(&operations == &plan_.decoding ? step_.length : facts_.largest.T);
   const ListRun list = {operations, &operations == &plan_.update ? scalars.update : 0, streams(),
                         std::span(times_).first(operations.size()), std::span(kernels_).first(operations.size())};
-  pass_.emplace(Pass{this, list, scalars, next_half_ ? 0 : half_of_batches()});
+  pass_.emplace(Pass{this, list, scalars, next_half_ ? 0 : half_of_batches(), columns_[next_half_ ? 0 : 1]});
   bool wanted = false;
   for (Observer* const observer : observers_) wanted |= observer->needs_times(list);
   for (const auto& s : streams()) s->begin_marks(wanted);
@@ -517,7 +556,8 @@ void Executor::run_observed(const Pass& pass, std::size_t index) {
   times_[index].begin_ns = s.mark();
   for (Observer* const observer : observers_) observer->begin(pass.list, index);
   if (is_collective(op)) s.subject = op.unit < 0 ? nullptr : layout_.units()[static_cast<std::size_t>(op.unit)].name.c_str();
-  op.kind->run({facts_, s, op, pass.scalars, step_, pass.batch_begin});
+  op.kind->run({facts_, s, op, pass.scalars, step_, pass.batch_begin,
+                {facts_.largest.B, pass.columns[static_cast<std::size_t>(op.micro_batch)]}});
   times_[index].end_ns = s.mark();
   kernels_[index] = s.marks_later() ? KernelTimes() : s.times;
   for (Observer* const observer : observers_) observer->end(pass.list, index);

@@ -25,6 +25,7 @@
 #include "run/operations/running.hpp"
 #include "run/shard_state.hpp"
 #include "run/work_clock.hpp"
+#include "tensor/columns.hpp"
 
 namespace fsdp {
 
@@ -55,6 +56,7 @@ struct ExecutorOptions {
   std::filesystem::path gemm_algorithms = {};  // see use_gemm_algorithms(); empty: no file
   std::filesystem::path nvme_path = {};        // the folder for the files of spaces::nvme
   DType table_type = DType::f32;               // rotary tables are rounded to this type
+  std::size_t pad_to_multiple_of = 0;          // of the columns of a micro-batch: ColumnRule::multiple
 };
 
 class Executor {
@@ -94,6 +96,10 @@ class Executor {
   /// The memory for micro-batch `index` of the next update: inputs, then targets, then positions (BatchLayout). The caller may
   /// write to it during the current update.
   std::int32_t* next_batch(std::size_t index);
+  /// Leaves out the last columns of micro-batch `index` of the next update, in which no target counts, if the model's results do
+  /// not depend on them. Moves the rows of inputs, targets and positions together, to [B, columns]. Returns the number of
+  /// columns, which depends only on the micro-batch. Call it each time the micro-batch has been filled.
+  std::size_t shorten(std::size_t index);
   /// The layout of a micro-batch in memory.
   BatchLayout batch() const { return facts_.batch(); }
   /// One update over the micro-batches in next_batch(). The caller calls these four functions in this order. The first three
@@ -111,7 +117,7 @@ class Executor {
   /// its reduction. Returns nothing if all are finite. Collective over world.
   std::optional<NonFinite> find_non_finite(const UpdateScalars& scalars);
   /// Returns the sum of the loss over one batch per rank. The sum is over this rank's targets, without those that do not count
-  /// (labels below 0). If `losses` is not null, losses[R] receives those of the targets, 0 for targets that do not count.
+  /// (labels below 0). If `losses` is not null, losses[B T] receives those of the targets, 0 for targets that do not count.
   /// Collective over world.
   LossSum evaluate(const BatchReader& read, float* losses = nullptr);
   /// Like evaluate(), and calls `take` once with the output of stage `stage` (0: the first stage, 1 + b: block b) on this rank:
@@ -127,7 +133,7 @@ class Executor {
     return facts_.model.tables ? facts_.model.tables->table_class(length) : 1;
   }
   /// The largest number of tokens in a decoding step.
-  std::size_t most_rows() const { return facts_.shape.rows(); }
+  std::size_t most_rows() const { return facts_.largest.rows(); }
 
   /// From now on, `observer` sees all operations, after the observers before it, until forget() or as long as the executor.
   /// Both functions must be called between lists of operations.
@@ -163,15 +169,19 @@ class Executor {
     ListRun list;
     UpdateScalars scalars;
     std::size_t batch_begin;
+    std::span<const std::size_t> columns;  // of each micro-batch
     std::size_t issued = 0;
   };
   void begin(const std::vector<Operation>& operations, const UpdateScalars& scalars = {});
   std::size_t half_of_batches() const;
+  std::size_t shorten(std::int32_t* batch) const;
   void issue(Range range);
   void wait_for_streams();
   void finish();
   void run(const std::vector<Operation>& operations);
-  void read_for_evaluation(const BatchReader& read);
+  void read_for_evaluation(const BatchReader& read, bool whole);
+  /// The columns of the batch that read_for_evaluation() has read.
+  std::size_t& evaluated_columns() { return columns_[next_half_ ? 0 : 1].front(); }
   void run_observed(const Pass& pass, std::size_t index);
   void end_list();
   void stop_all_streams() noexcept;
@@ -205,6 +215,8 @@ class Executor {
   std::size_t table_class_ = 0;                                // the class of lengths that plan.tables is filled for; 0: none
   std::vector<float> tables_;                                  // for filling plan.tables; empty if only one class is possible
   bool next_half_ = false;                                     // which half of plan.tokens holds the batch of the next update
+  ColumnRule rule_;                                            // for shorten()
+  std::array<std::vector<std::size_t>, 2> columns_;            // of each micro-batch in each half of plan.tokens
   std::optional<Pass> pass_;                                   // the current run of a list
   std::vector<Event> events_;                                  // one event for the end of each operation of the current list
   std::vector<OperationTime> times_;                           // of the operations of the current list

@@ -26,6 +26,9 @@ constexpr std::pair<const char*, Number> numbers[] = {{"rows", &DataCounts::rows
                                                       {"positions", &DataCounts::positions},
                                                       {"padding", &DataCounts::padding},
                                                       {"cut_rows", &DataCounts::cut_rows},
+                                                      {"truncated_rows", &DataCounts::truncated_rows},
+                                                      {"dropped_rows", &DataCounts::dropped_rows},
+                                                      {"lost_targets", &DataCounts::lost_targets},
                                                       {"late_targets", &DataCounts::late_targets}};
 constexpr std::pair<const char*, std::string DataCounts::*> texts[] = {
     {"first_skipped", &DataCounts::first_skipped}, {"unended", &DataCounts::unended}, {"first_row", &DataCounts::first_row}};
@@ -143,6 +146,12 @@ void report_counts(const DataCounts& counts, const std::string& name, const Warn
     parts.push_back(format("{} padding", share_of(counts.padding, counts.positions)));
   }
   if (counts.cut_rows > 0) parts.push_back(plural(counts.cut_rows, "row is cut", "rows are cut"));
+  const auto lost = [&](std::uint64_t rows, const char* verb) {
+    if (rows > 0)
+      parts.push_back(format("{} {} because of {} length, {} with them", plural(rows, "row"), verb, rows == 1 ? "its" : "their",
+                             plural(counts.lost_targets, "target")));
+  };
+  lost(counts.truncated_rows, "truncated"), lost(counts.dropped_rows, "dropped");
   const std::string shown = excerpt(name, 80);
   say(format("data: {}: {}", shown, fmt::join(parts, ", ")));
   if (!counts.first_row.empty()) say(format("data: {} begins: {}", shown, counts.first_row));

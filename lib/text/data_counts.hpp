@@ -28,6 +28,8 @@ struct DataCounts {
   std::uint64_t longest_row = 0;                                               // in tokens
   std::uint64_t sequences = 0, positions = 0, padding = 0;  // positions of all sequences, and those of them without a target
   std::uint64_t cut_rows = 0;                               // rows that begin in an earlier sequence than they end
+  std::uint64_t truncated_rows = 0, dropped_rows = 0;       // rows that are longer than a sequence, by LongRows
+  std::uint64_t lost_targets = 0;                           // targets of these rows that are not used
   std::uint64_t late_targets = 0;                           // targets that are predicted without the beginning of their row
   std::map<std::string, std::uint64_t> roles = {};          // the number of messages of each role, in skipped rows, too
   std::string first_skipped = {};                           // its place and the reason

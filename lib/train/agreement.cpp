@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "base/format.hpp"
 #include "base/narrow.hpp"
@@ -19,10 +20,11 @@ struct Told {
   std::int64_t is_due;        // 1 on rank 0 if a save is due by its clock
   std::int64_t save_stage;    // the stage of this rank's part of the save under way
   std::int64_t cannot_read;   // 1 if this rank cannot read its part of the next batch
-  std::int64_t computing_ns;  // this rank's computing time in this update; 0: unknown
+  RankWork work;              // in this update
   std::int64_t data_wait_ns;  // this rank's wait for its part of the next batch
   std::int64_t loss;          // the bits of this rank's mean loss in this update, a double
 };
+static_assert(std::is_trivially_copyable_v<Told>);
 constexpr std::size_t told_words = sizeof(Told) / sizeof(std::int64_t);
 
 /// Returns the end of the job on rank 0 if --stop-before is given; else null. Collective.
@@ -41,7 +43,7 @@ Agreement::Agreement(const LoopContext& loop, SignalWatch& watch, SaveLock* lock
       job_end_(find_job_end(loop)),
       lock_(lock),
       words_(told_words * static_cast<std::size_t>(loop.world.size())),
-      computing_ns_(static_cast<std::size_t>(loop.world.size())) {
+      ranks_(static_cast<std::size_t>(loop.world.size())) {
   if (const std::string text = watch.left_over(); !text.empty()) loop.log.warn(text);
   watch_.expect({loop.engine.progress().update + 1});
 }
@@ -58,7 +60,8 @@ AfterUpdate Agreement::after(Verdict verdict, bool is_last, const BatchSource& b
                      .is_due = loop_.world.rank() == 0 && saver.is_due(loop_.options.save.interval_s),
                      .save_stage = static_cast<std::int64_t>(saver.stage()),
                      .cannot_read = !batches.can_read(),
-                     .computing_ns = reporter.computing_ns(),
+                     .work = {reporter.computing_ns(), narrow<std::int64_t>(batches.work().positions),
+                              narrow<std::int64_t>(batches.work().padding), batches.work().flops},
                      .data_wait_ns = batches.wait_ns(),
                      .loss = std::bit_cast<std::int64_t>(reporter.own_loss())};
   const auto words_of = [&](int rank) { return words_.data() + told_words * static_cast<std::size_t>(rank); };
@@ -81,7 +84,7 @@ AfterUpdate Agreement::after(Verdict verdict, bool is_last, const BatchSource& b
     working |= theirs.save_stage == static_cast<std::int64_t>(CheckpointSave::Stage::working);
     stuck |= theirs.save_stage == static_cast<std::int64_t>(CheckpointSave::Stage::stuck);
     all.cannot_read |= theirs.cannot_read > 0;
-    computing_ns_[static_cast<std::size_t>(rank)] = theirs.computing_ns;
+    ranks_[static_cast<std::size_t>(rank)] = theirs.work;
     data_wait_ns_ = std::max(data_wait_ns_, theirs.data_wait_ns);
     largest_loss_ = std::max(largest_loss_, std::bit_cast<double>(theirs.loss));
   }

@@ -29,8 +29,8 @@ class Agreement {
   /// Why the run stops, for the log of rank 0.
   std::string stop_reason();
 
-  /// The time that each rank computed in the last update, by rank; 0 if unknown.
-  const std::vector<std::int64_t>& computing_ns() const { return computing_ns_; }
+  /// What each rank has done in the last update.
+  const std::vector<RankWork>& ranks() const { return ranks_; }
   /// The wait for the next batch on the rank that waited longest.
   std::int64_t data_wait_ns() const { return data_wait_ns_; }
   /// The largest of all ranks' mean losses in the last update.
@@ -43,7 +43,8 @@ class Agreement {
   SignalWatch& watch_;
   const std::unique_ptr<JobEnd> job_end_;  // on rank 0 with --stop-before
   SaveLock* lock_;
-  std::vector<std::int64_t> words_, computing_ns_;
+  std::vector<std::int64_t> words_;
+  std::vector<RankWork> ranks_;
   std::int64_t data_wait_ns_ = 0;
   double largest_loss_ = 0;
   std::size_t saves_honoured_ = 0, saves_ = 0;

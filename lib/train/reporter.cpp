@@ -6,6 +6,7 @@
 
 #include "base/format.hpp"
 #include "base/narrow.hpp"
+#include "base/quantile.hpp"
 #include "base/system.hpp"
 #include "comm/agree.hpp"
 
@@ -53,12 +54,8 @@ void Reporter::after_update(const UpdateScalars& scalars, const UpdateResult& re
     return loop_.log.skip(skip);
   }
   last_update_s_ = seconds;
-  own_loss_ = batches_.own_targets() > 0 ? result.own_loss_sum / static_cast<double>(batches_.own_targets())
-                                         : -std::numeric_limits<double>::infinity();
-  const double positions_per_second =
-      static_cast<double>(batch_cut(loop_.options.sharding, loop_.world).sequences_per_update() *
-                          loop_.options.sharding.batch.T) /
-      seconds;
+  own_loss_ = batches_.work().targets > 0 ? result.own_loss_sum / static_cast<double>(batches_.work().targets)
+                                          : -std::numeric_limits<double>::infinity();
   const bool is_f16 = loop_.options.sharding.types.parameter == DType::f16;
   const Executor& executor = loop_.engine.executor();
   std::span<const std::pair<std::string, double>> group_norms;
@@ -70,19 +67,17 @@ void Reporter::after_update(const UpdateScalars& scalars, const UpdateResult& re
            .tokens = loop_.engine.progress().tokens,
            .tokens_per_second = scalars.tokens / seconds,
            .ms = seconds * 1e3,
-           .mfu = mfu(positions_per_second),
+           .mfu = {},
            .loss_scale = is_f16 ? std::optional(scalars.loss_scale) : std::nullopt,
            .times = executor.knows_times() ? std::optional(executor.times()) : std::nullopt,
            .mem_peak_bytes = executor.peak_bytes(),
-           .group_norms = group_norms,
-           .positions_per_second = positions_per_second};
+           .group_norms = group_norms};
   if (recorder_ && recorder_->full()) write_trace();
 }
 
-std::optional<double> Reporter::mfu(double positions_per_second) {
+std::optional<double> Reporter::mfu(double flops_per_second) {
   if (!peak_flops_) return {};
-  const double share =
-      loop_.engine.model().transformer().flops_per_token(loop_.options.sharding.batch.T) * positions_per_second / *peak_flops_;
+  const double share = flops_per_second / *peak_flops_;
   if (share < 1.1 || !is_host(machine_.kind)) return share;
   if (machine_.node->rank() == 0) forget_peak_per_core();
   loop_.log.warn(
@@ -97,22 +92,34 @@ std::int64_t Reporter::computing_ns() const {
   return executor.knows_times() ? std::llround(1e9 * (executor.times().total() - executor.times().exposed)) : 0;
 }
 
-std::optional<Straggler> Reporter::find_straggler(std::span<const std::int64_t> computing_ns) const {
-  if (computing_ns.size() < 2 || std::find(computing_ns.begin(), computing_ns.end(), 0) != computing_ns.end()) return {};
-  const auto slowest = std::max_element(computing_ns.begin(), computing_ns.end());
-  std::vector<std::int64_t> sorted(computing_ns.begin(), computing_ns.end());
-  std::sort(sorted.begin(), sorted.end());
-  const std::size_t n = sorted.size();
-  const double median = 0.5 * static_cast<double>(sorted[(n - 1) / 2] + sorted[n / 2]);
-  const auto rank = static_cast<std::size_t>(slowest - computing_ns.begin());
-  return Straggler{narrow<int>(rank), hosts_[rank], 1e-6 * static_cast<double>(*slowest), 1e-6 * median};
+/// Ranks with longer rows compute longer, so ranks are compared by their time for a FLOP.
+std::optional<Straggler> Reporter::find_straggler(std::span<const RankWork> ranks) const {
+  if (ranks.size() < 2) return {};
+  std::vector<double> times;
+  for (const RankWork& each : ranks) {
+    if (each.computing_ns == 0 || each.flops == 0) return {};
+    times.push_back(static_cast<double>(each.computing_ns) / each.flops);
+  }
+  const auto rank = static_cast<std::size_t>(std::max_element(times.begin(), times.end()) - times.begin());
+  const double ms = 1e-6 * static_cast<double>(ranks[rank].computing_ns);
+  return Straggler{narrow<int>(rank), hosts_[rank], ms, ms * quantile(times, 0.5) / times[rank]};
 }
 
-void Reporter::report(std::span<const std::int64_t> computing_ns, std::int64_t data_wait_ns, double largest_loss) {
+void Reporter::report(std::span<const RankWork> ranks, std::int64_t data_wait_ns, double largest_loss) {
+  std::int64_t positions = 0, padding = 0;
+  double flops = 0, most_flops = 0;
+  for (const RankWork& each : ranks) {
+    positions += each.positions, padding += each.padding;
+    flops += each.flops, most_flops = std::max(most_flops, each.flops);
+  }
+  last_.positions_per_second = static_cast<double>(positions) / last_update_s_;
+  last_.mfu = mfu(flops / last_update_s_);
+  last_.padding = static_cast<double>(padding) / static_cast<double>(positions);
+  if (ranks.size() > 1) last_.rank_balance = flops / static_cast<double>(ranks.size()) / most_flops;
   last_.largest_loss = largest_loss;
   last_.data_wait_ms = 1e-6 * static_cast<double>(data_wait_ns);
   if (loop_.world.rank() == 0 && loop_.engine.progress().update % loop_.options.log_interval == 0)
-    last_.straggler = find_straggler(computing_ns);
+    last_.straggler = find_straggler(ranks);
   loop_.log.train(last_);
 }
 

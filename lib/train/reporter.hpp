@@ -15,6 +15,12 @@
 
 namespace fsdp {
 
+/// What a rank has done in an update. `computing_ns`: Reporter::computing_ns().
+struct RankWork {
+  std::int64_t computing_ns, positions, padding;
+  double flops;
+};
+
 class Reporter {
  public:
   /// `trace` is the trace file on rank 0. It is null on other ranks, and without --trace. Collective; throws CollectiveError.
@@ -32,17 +38,16 @@ class Reporter {
   double own_loss() const { return own_loss_; }
   /// The duration of the last update that counted, in seconds; negative before the first.
   double last_update_s() const { return last_update_s_; }
-  /// Writes the metrics of the last update, which must have counted. `computing_ns` has computing_ns() of each rank;
-  /// `data_wait_ns` is the wait for the next batch on the rank that waited longest, and `largest_loss` the largest own_loss().
-  /// Not collective.
-  void report(std::span<const std::int64_t> computing_ns, std::int64_t data_wait_ns, double largest_loss);
+  /// Writes the metrics of the last update, which must have counted. `ranks` has the work of each rank; `data_wait_ns` is the
+  /// wait for the next batch on the rank that waited longest, and `largest_loss` the largest own_loss(). Not collective.
+  void report(std::span<const RankWork> ranks, std::int64_t data_wait_ns, double largest_loss);
   /// Prints the closing lines: rates, planned and measured memory, and `next`, which tells what to do next. Collective.
   void finish(const std::string& next);
 
  private:
-  std::optional<double> mfu(double positions_per_second);
+  std::optional<double> mfu(double flops_per_second);
   void write_trace();
-  std::optional<Straggler> find_straggler(std::span<const std::int64_t> computing_ns) const;
+  std::optional<Straggler> find_straggler(std::span<const RankWork> ranks) const;
 
   const LoopContext& loop_;
   const Machine& machine_;

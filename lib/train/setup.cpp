@@ -421,7 +421,8 @@ namespace {
 
 /// What the plan predicts, and where the run is: fields of the start line. `even_nodes`: all nodes have as many ranks as rank
 /// 0's.
-nlohmann::json start_fields(const RunContext& run, const Machine& machine, const ShardedModel& model, bool even_nodes) {
+nlohmann::json start_fields(const RunContext& run, const Machine& machine, const ShardedModel& model, const TrainData* data,
+                            bool even_nodes) {
   nlohmann::json fields;
   const auto bytes = memory_by_role(model.plan());
   for (std::size_t role = 0; role < bytes.size(); ++role)
@@ -438,7 +439,9 @@ nlohmann::json start_fields(const RunContext& run, const Machine& machine, const
   const bool one_node = machine.node->size() == run.world.size();
   if (gpu && even_nodes && (one_node || gpu->network_bandwidth > 0) && !run.options.sharding.plan.places.on_disk()) {
     const Cluster cluster = {run.world.size() / machine.node->size(), machine.node->size(), Between::nodes};
-    const StepPrediction step = predict_update(model.transformer(), run.options.sharding, model.mesh().shape, cluster, *gpu);
+    ShardingOptions sharding = run.options.sharding;
+    if (data) sharding.batch.T = std::max<std::size_t>(1, std::llround(data->padding.columns(sharding.batch.T)));
+    const StepPrediction step = predict_update(model.transformer(), sharding, model.mesh().shape, cluster, *gpu);
     fields["predicted"] = {{"total", step.total},         {"products", step.products},
                            {"attention", step.attention}, {"memory_bound", step.memory_bound},
                            {"optimizer", step.optimizer}, {"exposed", step.exposed}};
@@ -491,7 +494,7 @@ void announce(const RunContext& run, const Machine& machine, const ShardedModel&
   run.log.say("memory plan per rank:\n" + describe_memory(plan) + describe_beside_plan(memory) +
               on_disk(plan, machine.node->size()));
   const nlohmann::json options = to_json(run.options);
-  nlohmann::json more = start_fields(run, machine, model, traffic.has_value());
+  nlohmann::json more = start_fields(run, machine, model, data, traffic.has_value());
   if (data) more["data"] = data->counts();
   more["trained_parameters"] = trained;
   if (base) more["adapters"] = adapter_fields(transformer, *base);

@@ -157,7 +157,7 @@ int run_updates(const LoopContext& loop, const TrainData& data, const Missed& mi
     batches.await();
 
     Decision next = decide(options, agreement.after(verdict, is_over(), batches, reporter));
-    if (next.report) reporter.report(agreement.computing_ns(), agreement.data_wait_ns(), agreement.largest_loss());
+    if (next.report) reporter.report(agreement.ranks(), agreement.data_wait_ns(), agreement.largest_loss());
     if (next.finish_save) engine.saver().finish();
     if (next.validate_first) next.note(validate_now());
     if (next.saves()) save(loop, next.save == Decision::Save::complete);

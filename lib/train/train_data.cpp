@@ -31,7 +31,8 @@ namespace {
 std::filesystem::path text_tokens(const TrainOptions& options) { return options.save.folder / "tokens"; }
 
 Cut data_cut(const TrainOptions& options) {
-  return {options.sharding.batch.T, options.break_mode, options.end_of_document, options.sharding.plan.documents};
+  return {options.sharding.batch.T,  options.break_mode, options.end_of_document, options.sharding.plan.documents,
+          options.long_rows, options.packing};
 }
 
 /// Sets the position of the run in the data, and returns the order in which the run reads the data.
@@ -43,7 +44,7 @@ DataOrder find_position(const RunContext& run, const Origin& origin, const Mixtu
                            mixture.tokens(),
                            options.shuffle,
                            options.seed,
-                           mixture.order(),
+                           mixture.order() + (options.group_by_length ? ", by length" : ""),
                            checksum_of_texts(texts, text_tokens(options)),
                            mixture.sample_sum(),
                            mixture.documents_sum(),
@@ -53,9 +54,12 @@ DataOrder find_position(const RunContext& run, const Origin& origin, const Mixtu
   const bool goes_on = origin.checkpoint && !options.reset_dataloader;
   progress.data = goes_on ? continue_data(progress.data, start, &notice) : start;
   if (!notice.empty()) run.log.warn(notice);
-  if (options.shuffle && progress.data.seed != options.seed)
+  if ((options.shuffle || options.group_by_length) && progress.data.seed != options.seed)
     run.log.warn(format("the data stay in the order of --seed {}, with which the run began", progress.data.seed));
-  return {.shuffle_seed = options.shuffle ? std::optional(progress.data.seed) : std::nullopt, .passes = options.max_epoch};
+  const std::optional<std::uint64_t> seed = progress.data.seed;
+  return {.shuffle_seed = options.shuffle ? seed : std::nullopt,
+          .passes = options.max_epoch,
+          .length_seed = options.group_by_length ? seed : std::nullopt};
 }
 
 /// The name of the validation data; empty if there are none.
@@ -175,6 +179,30 @@ void warn_of_files(const RunContext& run, bool same_tokens) {
         "give other data");
 }
 
+ColumnRule column_rule(const TrainOptions& options) {
+  return {options.sharding.batch.B, options.sharding.batch.T, options.execution.pad_to_multiple_of};
+}
+
+Padding find_padding(const RunContext& run, const Mixture& mixture, const TrainBatches& batches) {
+  constexpr std::uint64_t most = 65536;  // sequences
+  std::vector<std::uint32_t> columns(std::min(most, mixture.sequences()));
+  for (std::size_t s = 0; s < columns.size(); ++s) columns[s] = batches.columns(s);
+  return padding_of(columns, column_rule(run.options), run.options.seed);
+}
+
+/// Says what padding costs, and what would cost less.
+void report_padding(const RunContext& run, const Padding& padding) {
+  const TrainOptions& options = run.options;
+  if (padding.most == 0 || (padding.least == options.sharding.batch.T && padding.as_read == 0)) return;
+  std::string better;
+  const double enough = padding.as_read - 0.05;  // a smaller gain is not worth an option
+  if (!options.group_by_length && options.break_mode != BreakMode::none && padding.by_length < enough)
+    better += format("; --group-by-length: {:.1f} %", 100 * padding.by_length);
+  if (options.break_mode == BreakMode::eos && padding.best_fit < enough)
+    better += format("; --packing best-fit with --break-mode complete and --document-attention: {:.1f} %", 100 * padding.best_fit);
+  run.log.say(wrapped("data: " + describe(padding, column_rule(options)) + better));
+}
+
 void report_data(const RunContext& run, const Samples& samples) {
   report_counts(
       samples.counts(), samples.tokens().name(), [&](const std::string& line) { run.log.say(wrapped(printable(line))); },
@@ -210,6 +238,7 @@ void doubt_data(const RunContext& run, const Origin& origin, const TrainData& da
         format("all tokens of {} count in the loss (it has no loss mask, but other data sets have one in their files); if only "
                "some of its tokens are to count, give its mask and those files with --mask",
                whole->samples.tokens().name()));
+  report_padding(run, data.padding);
   if (data.valid) report_data(run, data.valid->samples), warn_of_type(data.valid->samples.tokens());
   agree(run.world, [&] {
     if (run.world.rank() == 0) warn_of_files(run, same_tokens);
@@ -253,8 +282,10 @@ nlohmann::json TrainData::counts() const {
 std::uint64_t ValidData::sum(std::uint64_t token_sum, const TrainOptions& options) const {
   if (token_sum == 0) return 0;
   const Cut& cut = samples.cut();
-  const std::string told = format("{} {} {} {} {} {} {} {}", token_sum, samples.documents_sum(), samples.mask_sum(), cut.T,
-                                  static_cast<int>(cut.mode), cut.positions, cut.end_of_document.value_or(0), options.use_ema);
+  std::string told = format("{} {} {} {} {} {} {} {}", token_sum, samples.documents_sum(), samples.mask_sum(), cut.T,
+                            static_cast<int>(cut.mode), cut.positions, cut.end_of_document.value_or(0), options.use_ema);
+  if (cut.long_rows != LongRows::split || cut.packing == Packing::best_fit)
+    told += format(" {} {}", static_cast<int>(cut.long_rows), static_cast<int>(cut.packing));
   return checksum(told.data(), told.size()) | 1;
 }
 
@@ -263,7 +294,8 @@ TrainData::TrainData(const RunContext& run, const Origin& origin, const std::vec
     : mixture(std::move(opened)),
       batches(mixture, batch_cut(run.options.sharding, run.world), origin.config.vocab_size,
               find_position(run, origin, mixture, texts, token_sum, progress)),
-      valid(std::move(valid_data)) {
+      valid(std::move(valid_data)),
+      padding(find_padding(run, mixture, batches)) {
   check_schedule(schedule_of(run.options, progress, batches));
 }
 
@@ -361,14 +393,22 @@ void BatchSource::begin_reading(std::uint64_t position) {
   if (data_.batches.at_end(position)) return;
   reader_.start([this, position] {
     Executor& executor = loop_.engine.executor();
-    const std::size_t rows = loop_.options.sharding.batch.rows();
-    next_targets_ = 0;
+    const auto [B, T] = loop_.options.sharding.batch;
+    next_work_ = {};
     for (std::size_t k = 0; k < loop_.options.sharding.plan.micro_batches; ++k) {
       std::int32_t *const inputs = executor.next_batch(k), *const targets =
                                                                inputs + executor.batch().inputs / sizeof(std::int32_t);
       data_.batches.read(position, k, inputs, targets);
-      next_targets_ +=
-          static_cast<std::size_t>(std::count_if(targets, targets + rows, [](std::int32_t target) { return target >= 0; }));
+      std::size_t present = 0;
+      for (std::size_t b = 0; b < B; ++b) {
+        std::size_t columns = 0;
+        for (std::size_t t = 0; t < T; ++t)
+          if (targets[b * T + t] >= 0) ++next_work_.targets, columns = t + 1;
+        present += columns;
+      }
+      const std::size_t columns = executor.shorten(k), positions = B * columns;
+      next_work_.positions += positions, next_work_.padding += positions - present;
+      next_work_.flops += static_cast<double>(positions) * loop_.engine.model().transformer().flops_per_token(columns);
     }
   });
 }
@@ -395,7 +435,7 @@ void BatchSource::note_end_of_schedule() {
 }
 
 void BatchSource::load(const UpdateScalars& scalars) {
-  own_targets_ = next_targets_;
+  work_ = next_work_;
   loop_.engine.executor().begin_update(scalars);
   begin_reading(data_.batches.after(loop_.engine.progress().data.sequences));
 }

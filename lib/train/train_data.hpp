@@ -9,6 +9,7 @@
 #include "base/worker.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "data/batch.hpp"
+#include "data/padding.hpp"
 #include "data/text_data.hpp"
 #include "engine/rank_data.hpp"
 #include "optim/schedule.hpp"
@@ -37,6 +38,7 @@ struct TrainData {
   const Mixture mixture;
   const TrainBatches batches;
   const std::unique_ptr<const ValidData> valid;  // null: no validation
+  const Padding padding;  // of the first sequences, if documents or a mask make some of them short
 };
 
 /// Opens the data; returns null if all updates are done and `validates` is false, because then no data are needed. First
@@ -61,6 +63,13 @@ std::uint64_t last_update(const TrainOptions& options, const Progress& progress,
 /// schedule depends only on the update and the position in the data, so a resumed run continues with the same rates.
 Schedule schedule_of(const TrainOptions& options, const Progress& progress, const TrainBatches& batches);
 
+/// What a rank computes in an update: its B x columns positions, those of them after the end of their row, its targets that
+/// count, and the FLOPs of the model.
+struct BatchWork {
+  std::size_t positions = 0, padding = 0, targets = 0;
+  double flops = 0;
+};
+
 /// Reads the batches of a run. While an update is computed, a thread reads the next batch into the memory from which it is
 /// copied to the device.
 class BatchSource {
@@ -83,8 +92,8 @@ class BatchSource {
   std::int64_t wait_ns() const { return wait_ns_; }
   double waited_s() const { return waited_s_; }
   bool can_read() const { return problem_ == nullptr; }
-  /// The number of this rank's targets that count in the update that load() has begun.
-  std::size_t own_targets() const { return own_targets_; }
+  /// What this rank computes in the update that load() has begun.
+  const BatchWork& work() const { return work_; }
   /// Call it if can_read() is false on any rank, after everything is saved: all ranks throw the CollectiveError of the rank
   /// that cannot read.
   [[noreturn]] void refuse();
@@ -98,7 +107,7 @@ class BatchSource {
   std::exception_ptr problem_;  // why the next batch could not be read; null: no error
   std::int64_t wait_ns_ = 0;
   double waited_s_ = 0;
-  std::size_t own_targets_ = 0, next_targets_ = 0;  // next_targets_: of the batch that `reader_` reads
+  BatchWork work_, next_work_;  // next_work_: of the batch that `reader_` reads
   Worker reader_{"fsdp-read"};  // the last member, so it is destroyed first: its thread writes into the executor's memory
 };
 

@@ -157,7 +157,7 @@ class Twice {
   void run(const Running& running) {
     Operation op = running.op;
     op.kind = std::find_if(kinds_.begin(), kinds_.end(), [&](const auto& of) { return &of.second == running.op.kind; })->first;
-    const Running inside{running.rank, running.stream, op, running.scalars, running.step, running.batch_begin};
+    const Running inside{running.rank, running.stream, op, running.scalars, running.step, running.batch_begin, running.shape};
     try {
       run_twice(
           op, [&] { op.kind->run(inside); }, memory_, job_, world_);
@@ -175,7 +175,8 @@ class Twice {
 };
 thread_local Twice* Twice::of_rank = nullptr;
 
-std::size_t run_all_twice(const Job& job, bool decodes) {
+/// The targets that count are in the first `columns` columns.
+std::size_t run_all_twice(const Job& job, bool decodes, std::size_t columns) {
   std::size_t operations = 0;
   const std::size_t B = job.sharding.batch.B, T = job.sharding.batch.T, V = job.config.vocab_size;
   run_ranks(job.ranks, [&](Communicator& world) {
@@ -197,16 +198,18 @@ std::size_t run_all_twice(const Job& job, bool decodes) {
       open_spaces(plan.spaces, {*device, mesh.data_along(GroupAxis::shard)}, collective, storages);
     const Memory memory(plan, storages);
     const RankJob of_rank = {plan, planned.layout, find_placement(options.strategy),
-                             model.sizes(options.batch, options.types.parameter, options.plan.cache),
+                             model.sizes({B, columns}, options.types.parameter, options.plan.cache),
                              static_cast<std::size_t>(mesh.shard().rank())};
     Twice twice(planned.plan, memory, of_rank, world);
-    Executor executor(model, planned.layout, plan, options.batch, options.optimizer, *device, std::move(storages), mesh);
+    Executor executor(model, planned.layout, plan, options.batch, options.optimizer, *device, std::move(storages), mesh,
+                      {.pad_to_multiple_of = 1});
     executor.initialize_parameters(5);
     executor.publish_parameters();
     const BatchReader read = [&](std::size_t, std::int32_t* inputs, std::int32_t* targets) {
       for (std::size_t i = 0; i < B * T; ++i) {
         inputs[i] = static_cast<std::int32_t>(i % V), targets[i] = static_cast<std::int32_t>((i + 1) % V);
         if (options.plan.documents) targets[B * T + i] = static_cast<std::int32_t>(i % T % 3);
+        if (i % T >= columns) targets[i] = -1;
       }
     };
     for (std::uint64_t update = 1; update <= 2; ++update)
@@ -232,8 +235,10 @@ std::size_t run_all_twice(const Job& job, bool decodes) {
 
 BOOST_AUTO_TEST_CASE(operations_do_what_they_say) {
   std::size_t operations = 0;
-  each_random_job(40, 6, [&](const Job& job, std::uint64_t) {
-    operations += run_all_twice(job, job.config.positions == Positions::rotary && !job.sharding.plan.documents);
+  each_random_job(40, 6, [&](const Job& job, std::uint64_t n) {
+    const std::size_t T = job.sharding.batch.T, columns = n % 2 == 0 ? T : 1 + n % T;
+    const bool decodes = job.config.positions == Positions::rotary && !job.sharding.plan.documents && columns == T;
+    operations += run_all_twice(job, decodes, columns);
   });
   BOOST_TEST_MESSAGE(operations << " operations ran twice");
   BOOST_TEST(operations > 5000u);

@@ -31,6 +31,8 @@ struct Job {
   /// Only 1 in 16 bits: after the first update, weights that differ by rounding may be rounded to different 16-bit numbers.
   std::uint64_t updates = 3;
   std::size_t piece_rows = 0;  // of logits and of recomputed MLPs; 0: as in a run
+  bool short_rows = false;     // the targets of a sequence that count end at a random column
+  std::size_t pad_to_multiple_of = 1;
   std::string description;
 };
 
@@ -104,6 +106,12 @@ class PlainAverage {
   std::vector<std::vector<double>> average_;  // by unit
 };
 
+/// The number of columns with targets that count in sequence `s` of an update.
+inline std::size_t counted_columns(const Job& job, std::uint64_t update, std::size_t s) {
+  const std::size_t T = job.sharding.batch.T;
+  return job.short_rows ? 1 + (update * 31 + s * 17) * 7919 % T : T;
+}
+
 /// Delays every eighth operation by up to 0.1 ms.
 inline void dawdle(const Operation&) {
   thread_local std::minstd_rand dice(static_cast<unsigned>(std::hash<std::thread::id>()(std::this_thread::get_id())));
@@ -121,7 +129,8 @@ inline Outcome train(const Job& job, Threads threads = Threads::one) {
     const auto device =
         make_device(threads, (threads == Threads::of_own_gpu ? 0 : job.seed) + static_cast<std::uint64_t>(world.rank()));
     ShardedModel sharded(job.config, job.sharding, world, traits_for(device->kind(), job.piece_rows));  // this checks the plan
-    Executor& executor = sharded.allocate(*device, {}, {.kind = threads == Threads::of_own_gpu ? "nccl" : "mpi"});
+    Executor& executor = sharded.allocate(*device, {.pad_to_multiple_of = job.pad_to_multiple_of},
+                                          {.kind = threads == Threads::of_own_gpu ? "nccl" : "mpi"});
     BeforeOperation delays(dawdle);
     if (threads == Threads::communication) executor.observe(delays);
     executor.initialize_parameters(5);
@@ -135,11 +144,14 @@ inline Outcome train(const Job& job, Threads threads = Threads::one) {
           const std::size_t token = (u * 1000 + first + micro * N * B) * T + i;
           inputs[i] = static_cast<std::int32_t>(token * token % 1009 % V);
           targets[i] = static_cast<std::int32_t>((token + 1) * (token + 1) % 1009 % V);
+          if (i % T >= counted_columns(job, u, first + micro * N * B + i / T)) targets[i] = -1;
           if (!job.sharding.plan.documents) continue;
           std::int32_t* const positions = targets + B * T;
           positions[i] = i % T == 0 || token % 3 == 0 ? 0 : positions[i - 1] + 1;
         }
       };
+      std::size_t counted = 0;
+      for (std::size_t s = 0; s < B * K * N; ++s) counted += counted_columns(job, u, s);
       const UpdateResult result =
           executor.run_update(read, {.update = u,
                                      .learning_rate = 1e-3,
@@ -153,7 +165,7 @@ inline Outcome train(const Job& job, Threads threads = Threads::one) {
                                                  .first_sequence = first},
                                      .loss_terms = job.loss_terms,
                                      .ema_decay = u == 1 ? 0 : 0.75,
-                                     .tokens = static_cast<double>(B * T * K * N),
+                                     .tokens = static_cast<double>(counted),
                                      .loss_scale = loss_scale});
       expect(result.finite(), "every update is finite");
       average.follow(u == 1 ? 0 : 0.75);
@@ -241,7 +253,7 @@ inline std::string describe(const Job& j, std::uint64_t seed, std::uint64_t numb
       "recompute {} "
       "(policy {}, every {}), slots {}/{}, prefetch {}/{}, unsharded {}, freeze {}, only {}, ignore {}, dropout {}, {} in {}, "
       "computed in {}, reduced in {}, master {}, gradient {}, offloaded {}/{}, documents {}, average {}, label smoothing {}, "
-      "neftune {}, pieces of {}",
+      "neftune {}, pieces of {}, short rows {}",
       number, seed, j.config.family, j.config.layers, j.config.heads, j.config.kv_heads, j.config.head_size,
       j.config.vocab_size, j.config.tied_embeddings, j.ranks, j.sharding.strategy, j.sharding.shard_group_size,
       static_cast<int>(j.sharding.wrap.kind), fmt::join(j.sharding.wrap.patterns, ","), j.sharding.batch.B, p.micro_batches,
@@ -252,7 +264,7 @@ inline std::string describe(const Job& j, std::uint64_t seed, std::uint64_t numb
       name_of(j.sharding.optimizer.state_type), name_of(j.sharding.types.parameter), name_of(j.sharding.types.reduce),
       name_of(j.sharding.types.master), name_of(j.sharding.types.gradient), text_of(p.places.optimizer, p.places.gradients),
       text_of(p.places.parameters, nullptr), p.documents, p.average_weights, j.loss_terms.label_smoothing, j.neftune_alpha,
-      j.piece_rows);
+      j.piece_rows, j.short_rows);
 }
 
 /// A place without an address, as in a user's program. Copies go through memory of the host.
@@ -338,6 +350,7 @@ inline Job random_job(std::uint64_t seed, std::uint64_t number) {
   if (dice.once_in(4)) job.loss_terms = {.label_smoothing = 0.1f, .z_loss = 1e-3f};
   if (dice.once_in(4)) job.neftune_alpha = 5;
   if (dice.once_in(3)) job.piece_rows = 1 + dice.below(7);
+  job.short_rows = dice.once_in(3);
   job.seed = seed * 1000003 + number;
   job.description = describe(job, seed, number);
   return job;

@@ -54,7 +54,7 @@ struct RankFacts {
   const Model& model;
   const Layout& layout;
   const Plan& plan;
-  BatchShape shape;
+  BatchShape largest;  // the shape that the plan was made for; a micro-batch may have fewer columns (Running::shape)
   OptimizerOptions optimizer;
   ModelSizes sizes;
   const Mesh* mesh;
@@ -76,7 +76,7 @@ struct RankFacts {
     return plan.buffers[static_cast<std::size_t>(place.buffer)].offset + place.offset + shard * place.per_shard;
   }
   BatchLayout batch() const {
-    return {sizes.inputs, sizes.targets, plan.positions >= 0 ? shape.rows() * sizeof(std::int32_t) : 0};
+    return {sizes.inputs, sizes.targets, plan.positions >= 0 ? largest.rows() * sizeof(std::int32_t) : 0};
   }
   const UnitTypes& types() const { return layout.units().front().types; }  // of all units
 };
@@ -88,6 +88,7 @@ struct Running {
   const UpdateScalars& scalars;
   const DecodingStep& step;  // the current decoding step; the memory of the operand `step` has the same numbers
   std::size_t batch_begin;   // offset of this list's micro-batches in the operand `tokens`
+  BatchShape shape;          // of the operation's micro-batch
 
   /// The address of an operand; null if the operation does not have it.
   template <class T = void>

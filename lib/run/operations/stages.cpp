@@ -21,15 +21,16 @@ StageContext context_of(const Running& r) {
                        r.rank.gradients,
                        r.at<float>(scratch),
                        r.at<const float>(tables),
-                       r.rank.shape,
+                       r.shape,
                        r.scalars.dropout,
                        r.rank.types().parameter,
                        r.at<const std::int32_t>(positions),
                        r.scalars.loss_terms,
                        r.at<float>(cheap),
-                       r.op.block >= 0 && block_of(r.op) < r.rank.plan.blocks_in_pieces};
+                       r.op.block >= 0 && block_of(r.op) < r.rank.plan.blocks_in_pieces,
+                       r.rank.largest.T};
   context.dropout.first_sequence +=
-      static_cast<std::uint64_t>(r.op.micro_batch) * static_cast<std::uint64_t>(r.rank.mesh->world->size()) * r.rank.shape.B;
+      static_cast<std::uint64_t>(r.op.micro_batch) * static_cast<std::uint64_t>(r.rank.mesh->world->size()) * r.shape.B;
   return context;
 }
 
@@ -45,9 +46,10 @@ void run_read_batch(const Running& r) {
   const BatchLayout batch = r.rank.batch();
   const std::byte* const memory =
       r.at<std::byte>(tokens) + r.batch_begin + static_cast<std::size_t>(r.op.micro_batch) * batch.bytes();
-  r.stream.copy(r.at(inputs), memory, batch.inputs);
-  r.stream.copy(r.at(targets), memory + batch.inputs, batch.targets);
-  if (batch.positions > 0) r.stream.copy(r.at(positions), memory + batch.inputs + batch.targets, batch.positions);
+  const auto present = [&](std::size_t bytes) { return bytes / r.rank.largest.T * r.shape.T; };
+  r.stream.copy(r.at(inputs), memory, present(batch.inputs));
+  r.stream.copy(r.at(targets), memory + batch.inputs, present(batch.targets));
+  if (batch.positions > 0) r.stream.copy(r.at(positions), memory + batch.inputs + batch.targets, present(batch.positions));
   if (auto* const all = r.at<UpdateSums>(sums)) kernels::clear(r.stream, *all);
 }
 
@@ -107,7 +109,7 @@ constexpr OperandSpec of_head_logits[] = {
 /// The rows of a step are one sequence for the stages; rows_of() has their places.
 StageContext decoding_context_of(const Running& r) {
   StageContext context = context_of(r);
-  context.shape = {1, r.step.tokens.size()};
+  context.shape = {1, r.step.tokens.size()}, context.longest = 0;
   return context;
 }
 
