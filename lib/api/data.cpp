@@ -93,14 +93,24 @@ struct TokenData::Parts {
       : options(std::move(with)),
         cut(batch_cut(options.sharding, *model.job.world)),
         vocabulary(vocabulary_of(model.rows)),
-        mixture(open_mixture(name, {cut.T, options.break_mode, options.end_of_document}, options.mask)),
+        mixture(open_mixture(name, {cut.T, options.break_mode, options.end_of_document, false, options.long_rows}, options.mask)),
         batches(mixture, cut, vocabulary,
                 {.shuffle_seed = options.shuffle ? std::optional<std::uint64_t>(options.seed) : std::nullopt,
-                 .passes = options.max_epoch}),
+                 .passes = options.max_epoch,
+                 .length_seed = options.group_by_length ? std::optional<std::uint64_t>(options.seed) : std::nullopt}),
         position(begin()) {}
   DataPosition begin() const {
-    return {0, mixture.T(),          mixture.tokens(),        options.shuffle,    options.seed, mixture.order(),
-            0, mixture.sample_sum(), mixture.documents_sum(), mixture.mask_sum(), token_sum};
+    return {0,
+            mixture.T(),
+            mixture.tokens(),
+            options.shuffle,
+            options.seed,
+            mixture.order() + order_by_length(options.group_by_length),
+            0,
+            mixture.sample_sum(),
+            mixture.documents_sum(),
+            mixture.mask_sum(),
+            token_sum};
   }
 
   const TrainOptions options;
@@ -118,6 +128,8 @@ TokenData::TokenData(FullyShardedDataParallel& model, const std::string& name, c
       {"shuffle", "shuffle", format("{}", options.shuffle)},
       {"max-epoch", "max_epoch", options.max_epoch > 0 ? std::optional(format("{}", options.max_epoch)) : std::nullopt},
       {"break-mode", "break_mode", options.break_mode},
+      {"long-rows", "long_rows", options.long_rows},
+      {"group-by-length", "group_by_length", format("{}", options.group_by_length)},
       {"mask", "mask", options.mask.empty() ? std::nullopt : std::optional(options.mask)},
       {"eos-token-id", "eos_token_id",
        options.eos_token_id ? std::optional(format("{}", *options.eos_token_id)) : std::nullopt}};

@@ -51,6 +51,8 @@ struct TokenDataOptions {
   bool shuffle = false;             // another order in each epoch, from FsdpOptions::seed of the model
   std::uint64_t max_epoch = 0;      // passes over the data; 0: no end
   std::string break_mode = "none";  // where sequences begin: "none", "complete", "eos"
+  std::string long_rows = "split";  // documents that are longer than a sequence: "split", "truncate", "drop"
+  bool group_by_length = false;     // sequences of similar lengths are read together
   std::string mask = {};            // files that say which tokens count in the loss; empty: the data's own masks, or all
   std::optional<std::uint64_t> eos_token_id = {};  // the token that ends documents, as in fsdp-train
 };

@@ -122,6 +122,7 @@ class Attention final : public Layer {
   std::size_t scratch() const override { return qkv_width() + H * D + std::max(2 * D, 4 * queries_per_row); }
   bool works_in(DType) const override { return true; }
   bool works_on_gpu() const override { return true; }
+  bool looks_ahead() const override { return !o_.causal; }
 
   void forward(const ForwardPass& pass) const override {
     const Tensor x = input(pass), qkv = pass.saved.part(0, qkv_width()), attended = pass.saved.part(qkv_width(), H * D);
@@ -315,6 +316,7 @@ class TransposedLinear final : public Layer {
   std::size_t outputs() const override { return out_; }
   bool works_in(DType) const override { return true; }
   bool works_on_gpu() const override { return true; }
+  bool looks_ahead() const override { return false; }
   void forward(const ForwardPass& pass) const override {
     ops::matmul(pass, pass.x, Transpose::no, pass.parameter(0), Transpose::no, pass.y);
     if (bias_) add_bias(pass, pass.y, pass.parameter(1));
@@ -347,6 +349,7 @@ class GatedMlp final : public Layer {
   std::size_t scratch() const override { return 2 * F; }
   bool works_in(DType) const override { return true; }
   bool works_on_gpu() const override { return true; }
+  bool looks_ahead() const override { return false; }
   void forward(const ForwardPass& pass) const override {
     const Tensor gate = pass.saved.part(0, F), up = pass.saved.part(F, F), product = pass.saved.part(2 * F, F);
     ops::linear(pass, pass.x, pass.parameter(0), {}, gate);
@@ -379,6 +382,7 @@ class Wrapper : public Layer {
   std::size_t scratch() const final { return inner_->scratch(); }
   bool works_in(DType type) const final { return inner_->works_in(type); }
   bool works_on_gpu() const final { return inner_->works_on_gpu(); }
+  bool looks_ahead() const final { return inner_->looks_ahead(); }
 
  protected:
   const Layer& inner() const { return *inner_; }

@@ -211,6 +211,8 @@ Chain::Chain(const NamedLayers& layers, const std::string& loss_name, LossPtr us
                .labels = loss_->takes_labels(),
                .vocabulary = first_.layer ? first_.layer->vocabulary() : 0,
                .classes = loss_->classes()};
+  takes_short_rows = loss_->takes_labels() && loss_->targets() == 1 && !loss_->looks_ahead() &&
+                     std::none_of(layers.begin(), layers.end(), [](const auto& each) { return each.second->looks_ahead(); });
   first = std::make_unique<First>(*this);
   for (const Part& part : blocks_) blocks.push_back(std::make_unique<Block>(*this, part));
   loss = std::make_unique<Last>(*this);

@@ -89,6 +89,10 @@ void require_no_tokens(const char* function, const NamedLayers& layers) {
           format("layer '{}' of {}() takes tokens (only the first layer of a model can); put it first", name, function));
 }
 
+bool any_looks_ahead(const NamedLayers& layers) {
+  return std::any_of(layers.begin(), layers.end(), [](const auto& each) { return each.second->looks_ahead(); });
+}
+
 class Chained : public Composition {
  public:
   explicit Chained(const NamedLayers& layers, const char* function = "sequential") : Composition(function, layers) {
@@ -100,6 +104,7 @@ class Chained : public Composition {
       width_ += given, widest_ = std::max(widest_, given);
     }
   }
+  bool looks_ahead() const override { return any_looks_ahead(layers()); }
   std::size_t saved() const override { return Composition::saved() + width_; }
   std::size_t scratch() const override { return Composition::scratch() + 2 * widest_; }
 
@@ -139,6 +144,7 @@ class Around : public Composition {
   Around(const char* function, LayerPtr layer) : Composition(function, {{"", std::move(layer)}}) {
     require_no_tokens(function, layers());
   }
+  bool looks_ahead() const override { return any_looks_ahead(layers()); }
 
  protected:
   const Layer& inner() const { return *layers().front().second; }
@@ -195,6 +201,7 @@ class Parallel final : public Composition {
   }
   std::size_t outputs() const override { return outputs_; }
   bool takes_tokens() const override { return layers().front().second->takes_tokens(); }
+  bool looks_ahead() const override { return any_looks_ahead(layers()); }
   std::size_t scratch() const override { return Composition::scratch() + widest_ + inputs(); }
 
   void forward(const ForwardPass& pass) const override {
@@ -279,6 +286,7 @@ class SelectColumns final : public Layer {
   std::size_t outputs() const override { return count_; }
   bool works_in(DType) const override { return true; }
   bool works_on_gpu() const override { return true; }
+  bool looks_ahead() const override { return false; }
   void forward(const ForwardPass& pass) const override { ops::copy(pass, pass.y, pass.x.columns_from(begin_, count_)); }
   void backward(const BackwardPass& pass) const override {
     ops::fill_zero(pass, pass.dx);
@@ -297,6 +305,7 @@ class PerPosition final : public Around {
   }
   std::size_t inputs() const override { return n_ * inner().inputs(); }
   std::size_t outputs() const override { return n_ * inner().outputs(); }
+  bool looks_ahead() const override { return false; }  // its positions are in a row
   std::size_t saved() const override { return n_ * Composition::saved(); }
   std::size_t saved_floats() const override { return n_ * Composition::saved_floats(); }
   std::size_t scratch() const override { return n_ * Composition::scratch(); }

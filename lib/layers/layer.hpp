@@ -103,6 +103,10 @@ class Layer {
   /// over row() and floats() support fp32 only.
   virtual bool works_in(DType type) const { return type == DType::f32; }
   virtual bool works_on_gpu() const { return false; }
+  /// Returns false if no row of the output depends on a later position of its sequence. If no layer and not the loss looks
+  /// ahead, a pass has only the positions up to the last one of the batch that has a label: T is then smaller than
+  /// FsdpOptions::sequence_length.
+  virtual bool looks_ahead() const { return true; }
   /// Throws UserError if the layer does not support batches of B sequences of T positions. Called before training.
   virtual void check_batch(std::size_t /*B*/, std::size_t /*T*/) const {}
 
@@ -142,6 +146,8 @@ class Loss {
   /// LossPass::losses, which must contain this factor, divided by the sum of the weights of all rows that count.
   virtual double weight(std::int32_t /*label*/) const { return 1; }
   virtual std::size_t targets() const { return 1; }  // labels or targets per row
+  /// Returns false if the loss of a row does not depend on rows without labels: see Layer::looks_ahead().
+  virtual bool looks_ahead() const { return true; }
   /// scratch(), works_in() and works_on_gpu() are as in Layer.
   virtual std::size_t scratch() const { return 0; }
   virtual bool works_in(DType type) const { return type == DType::f32; }

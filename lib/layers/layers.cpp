@@ -27,6 +27,7 @@ class BuiltLayer : public Layer {
  public:
   bool works_in(DType) const final { return true; }
   bool works_on_gpu() const final { return true; }
+  bool looks_ahead() const final { return false; }
 };
 
 class LinearLayer final : public BuiltLayer {

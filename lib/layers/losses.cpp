@@ -32,6 +32,7 @@ class BuiltLoss : public Loss {
   std::size_t inputs() const final { return width_; }
   bool works_in(DType) const final { return true; }
   bool works_on_gpu() const final { return true; }
+  bool looks_ahead() const final { return false; }
 
  private:
   std::size_t width_;

@@ -1,10 +1,12 @@
 // The first and the last stage of a Transformer: the embedding and the LM head. The head is final norm, projection to the
 // vocabulary and cross-entropy in one stage, so that only some rows of logits are in memory at once. All logits would be the
 // largest tensor of the run.
+#include <algorithm>
 #include <cmath>
 
 #include "base/narrow.hpp"
 #include "nn/stages.hpp"
+#include "tensor/columns.hpp"
 
 namespace fsdp {
 
@@ -84,13 +86,59 @@ class Embedding final : public InputStage {
   const Transformer& model_;
 };
 
+/// The rows of a batch for which a CPU computes logits: those whose target counts, and some more, because the first product of
+/// a number of rows takes longer. They are moved to the beginning, and their results back. A GPU computes all rows.
+class LogitRows {
+ public:
+  LogitRows(const DeviceTraits& device, const std::int32_t* targets, std::size_t R) : targets_(targets), R_(R), count_(R) {
+    if (!is_host(device.kind)) return;
+    counted_ = static_cast<std::size_t>(std::count_if(targets, targets + R, [](std::int32_t target) { return target >= 0; }));
+    count_ = ColumnRule{.B = 1, .T = R}.columns(counted_);
+  }
+  std::size_t count() const { return count_; }
+  /// Moves the rows of x[R, width] together.
+  template <class T>
+  void gather(T* x, std::size_t width) const {
+    for_each([&](std::size_t i, std::size_t row) {
+      if (i != row) std::copy_n(x + row * width, width, x + i * width);
+    });
+  }
+  void gather_targets(std::int32_t* to) const {
+    for_each([&](std::size_t i, std::size_t row) { to[i] = targets_[row]; });
+  }
+  /// Moves x[count(), width] back to the rows, and fills the other rows with 0.
+  template <class T>
+  void scatter(T* x, std::size_t width) const {
+    std::size_t i = count_, uncounted = R_ - counted_;
+    for (std::size_t row = R_; row-- > 0 && count_ < R_;) {
+      if (targets_[row] >= 0 || --uncounted < count_ - counted_)
+        --i, std::copy_n(x + i * width, i < row ? width : 0, x + row * width);
+      else
+        std::fill_n(x + row * width, width, T());
+    }
+  }
+
+ private:
+  /// Calls body(i, row) for the i-th row.
+  template <class Body>
+  void for_each(const Body& body) const {
+    std::size_t i = 0, others = count_ - counted_;
+    for (std::size_t row = 0; row < R_ && count_ < R_; ++row)
+      if (targets_[row] >= 0 || (others > 0 && others-- > 0)) body(i++, row);
+  }
+
+  const std::int32_t* targets_;
+  std::size_t R_, counted_ = 0, count_;
+};
+
 /// Adds up the losses and, if dx is not null, computes the gradients. The losses then have the terms of the context.
 template <class E>
 void head(const StageKernels<E>& stage, const E* x, const std::int32_t* targets, float gradient_scale, kernels::LossSum& total,
           E* dx, Write write) {
   Stream& stream = stage.context.stream;
   const ModelParameters& uses = stage.uses;
-  const std::size_t R = stage.R(), C = stage.config.width, V = stage.config.vocab_size;
+  const LogitRows selected(stage.device, targets, stage.R());
+  const std::size_t R = selected.count(), C = stage.config.width, V = stage.config.vocab_size;
   const std::size_t chunk = stage.scratch.chunk, piece = head_piece(V, stage.device);
   const E* const weight = stage.weight(uses.head);
   float* const d_weight = dx ? stage.gradient(uses.head) : nullptr;
@@ -102,7 +150,12 @@ void head(const StageKernels<E>& stage, const E* x, const std::int32_t* targets,
   float *const stats = stage.scratch_at(stage.scratch.stats), *const loss = stage.scratch_at(stage.scratch.loss),
                *const d_norm = stage.scratch_at(stage.scratch.d_norm);
 
-  stage.norm_forward(uses.final_norm, norm, stats, x, R);
+  stage.norm_forward(uses.final_norm, norm, stats, x, stage.R());
+  if (R < stage.R()) {
+    auto* const of_rows = reinterpret_cast<std::int32_t*>(stage.scratch_at(stage.scratch.targets));
+    selected.gather(norm, C), selected.gather_targets(of_rows);
+    targets = of_rows;
+  }
   for (std::size_t row = 0; row < R; row += chunk) {
     const std::size_t rows = std::min(chunk, R - row);
     const kernels::Logits<E> logits = {
@@ -137,8 +190,9 @@ void head(const StageKernels<E>& stage, const E* x, const std::int32_t* targets,
     }
     kernels::convert(stream, norm_rows, d_norm, rows * C);
   }
-  if (dx) stage.norm_backward(uses.final_norm, dx, Write::overwrite, norm, x, stats, write);
-  kernels::add_losses(stream, total, loss, R);
+  selected.scatter(loss, 1);
+  if (dx) selected.scatter(norm, C), stage.norm_backward(uses.final_norm, dx, Write::overwrite, norm, x, stats, write);
+  kernels::add_losses(stream, total, loss, stage.R());
 }
 
 class Head final : public LossStage {

@@ -44,7 +44,7 @@ DataOrder find_position(const RunContext& run, const Origin& origin, const Mixtu
                            mixture.tokens(),
                            options.shuffle,
                            options.seed,
-                           mixture.order() + (options.group_by_length ? ", by length" : ""),
+                           mixture.order() + order_by_length(options.group_by_length),
                            checksum_of_texts(texts, text_tokens(options)),
                            mixture.sample_sum(),
                            mixture.documents_sum(),

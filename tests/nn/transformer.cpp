@@ -485,8 +485,8 @@ BOOST_AUTO_TEST_CASE(a_head_in_chunks_is_the_head) {
     for (std::size_t i = 0; i < chunked.gradients[p].size(); ++i)
       worst = std::max(worst, std::abs(double{chunked.gradients[p][i]} - whole.gradients[p][i]));
   BOOST_TEST_MESSAGE("largest difference " << worst);
-  // OpenBLAS adds up the terms of products with 48 rows in another order than with 64 rows.
-  BOOST_TEST(worst < (kernels::gemm_description().starts_with("OpenBLAS") ? 4e-6 : 1e-6));
+  // Chunks have only rows with a target, so their products add up other rows together.
+  BOOST_TEST(worst < 1e-5);
 }
 
 BOOST_DATA_TEST_CASE(logits_of_a_row_give_its_loss, boost::unit_test::data::make(kCases), test_case) {

@@ -216,3 +216,43 @@ BOOST_DATA_TEST_CASE(low_precision_stays_close, boost::unit_test::data::make(nam
     }
   }
 }
+
+/// Micro-batches up to their last target against micro-batches with all columns.
+BOOST_AUTO_TEST_CASE(columns_without_targets_change_only_rounding) {
+  for (const char* const name : names)
+    for (const DType type : {DType::f32, DType::bf16}) {
+      const std::size_t T = read_json(golden_folder(name) / "run.json")["tokens_per_sample"];
+      const auto run = [&](const char* strategy, std::size_t multiple, const PlanOptions& plan = {}) {
+        return train_golden(name, {.ranks = 2,
+                                   .strategy = strategy,
+                                   .plan = plan,
+                                   .dropout = 0.1f,
+                                   .run = beginning(name, 2),
+                                   .precision = type,
+                                   .short_rows = true,
+                                   .pad_to_multiple_of = multiple});
+      };
+      const History rows = run("full", 1), all = run("full", T);
+      double loss = 0, norm = 0, gradient = 0;
+      for (std::size_t u = 0; u < rows.losses.size(); ++u) {
+        loss = std::max(loss, std::abs(rows.losses[u] / all.losses[u] - 1));
+        norm = std::max(norm, std::abs(rows.norms[u] / all.norms[u] - 1));
+      }
+      for (std::size_t p = 0; p < all.first_gradients.size(); ++p) {
+        double most = 0, apart = 0;
+        for (std::size_t i = 0; i < all.first_gradients[p].size(); ++i) {
+          most = std::max(most, std::abs(double{all.first_gradients[p][i]}));
+          apart = std::max(apart, std::abs(double{all.first_gradients[p][i]} - double{rows.first_gradients[p][i]}));
+        }
+        if (most > 0) gradient = std::max(gradient, apart / most);
+      }
+      BOOST_TEST_MESSAGE(name << " " << name_of(type) << ": loss " << loss << ", norm " << norm
+                              << " relative, gradient " << gradient << " of its largest element");
+      const double bound = type == DType::f32 ? 1 : 100;
+      BOOST_TEST(loss < 2e-7 * bound);
+      BOOST_TEST(norm < 1e-6 * bound);
+      BOOST_TEST(gradient < 1e-5 * bound);
+      for (const char* const strategy : {"grad-op", "optim", "none"}) BOOST_CHECK(run(strategy, 1) == rows);
+      BOOST_CHECK(run("full", 1, recomputed) == rows);
+    }
+}

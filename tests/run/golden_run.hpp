@@ -33,6 +33,8 @@ struct Case {
   Threads threads = Threads::one;
   CommOptions comm = {};       // of GPUs
   std::size_t piece_rows = 0;  // of logits and of recomputed MLPs; 0: as in a run
+  bool short_rows = false;     // targets of each sequence do not count after a column that differs
+  std::size_t pad_to_multiple_of = 1;
 };
 
 struct History {
@@ -102,7 +104,11 @@ inline History train_golden(const std::string& name, const Case& c) {
                           .optimizer = optimizer_of_run(run, c.state_type)},
                          world, traits_for(device->kind(), c.piece_rows));
     Executor& executor =
-        sharded.allocate(*device, {.nvme_path = std::filesystem::current_path(), .table_type = c.tables}, c.comm);
+        sharded.allocate(*device,
+                         {.nvme_path = std::filesystem::current_path(),
+                          .table_type = c.tables,
+                          .pad_to_multiple_of = c.pad_to_multiple_of},
+                         c.comm);
     const auto& parameters = sharded.model().parameters();
     for (std::size_t u = 0; u < sharded.layout().units().size(); ++u)
       for (const Slice& slice : sharded.layout().slices(u, sharded.shard()))
@@ -122,6 +128,7 @@ inline History train_golden(const std::string& name, const Case& c) {
           const std::size_t first = ((u - 1) * G + (micro * N + static_cast<std::size_t>(world.rank())) * B + s) * T;
           std::copy_n(tokens.begin() + static_cast<std::ptrdiff_t>(first), T, inputs + s * T);
           std::copy_n(tokens.begin() + static_cast<std::ptrdiff_t>(first) + 1, T, targets + s * T);
+          if (c.short_rows) std::fill(targets + s * T + 1 + first / T * 7919 % (T - 2), targets + (s + 1) * T, -1);
         }
       };
       const UpdateResult result =
