@@ -358,3 +358,64 @@ BOOST_AUTO_TEST_CASE(the_end_of_an_answer_is_learned_or_a_warning_shows_it) {
   write_file(folder / "model" / "generation_config.json", json{{"eos_token_id", {end, start}}}.dump());
   BOOST_TEST(ends(next_role, " --append-eos", 0) == 2u);
 }
+
+BOOST_AUTO_TEST_CASE(rows_cost_what_they_are_long) {
+  const fs::path folder = prepare();
+  must(tokenize(folder, "chat.jsonl --chat --tokenizer model --format megatron --out rows"));
+  const auto train = [&](int np, const std::string& name, const std::string& more) {
+    return run(folder, mpirun(np, "fsdp-train",
+                              split("rows --mask rows.mask --arch gpt2 --vocab-size 501 --decoder-layers 2 "
+                                    "--decoder-embed-dim 32 --decoder-attention-heads 2 --total-batch-size 12 --lr 2e-2 "
+                                    "--dropout 0.1 --decoder-learned-pos=true --log-file " +
+                                    name + ".jsonl --save-dir " + name + " " + more)));
+  };
+  const auto updates = [&](const std::string& name) { return metrics(folder / (name + ".jsonl"), "train"); };
+  // T only limits the rows. (A table of learned positions has as many rows as the model says.)
+  const std::string eos = "--batch-size 4 --break-mode eos --max-update 3 --tokens-per-sample ";
+  must(train(1, "short", eos + "70")), must(train(1, "long", eos + "600"));
+  const auto rows = updates("short"), longer = updates("long");
+  BOOST_TEST_REQUIRE(rows.size() == 3u);
+  for (std::size_t u = 0; u < rows.size(); ++u) {
+    BOOST_TEST((rows[u]["loss"] == longer[u]["loss"] && rows[u]["gnorm"] == longer[u]["gnorm"]));
+    BOOST_TEST(rows[u]["padding"] == longer[u]["padding"]);
+  }
+  must(train(1, "whole", eos + "70 --pad-to-multiple-of 70"));
+  BOOST_TEST(updates("whole")[0]["padding"].get<double>() > rows[0]["padding"].get<double>() + 0.1);
+  BOOST_TEST(std::abs(updates("whole")[2]["loss"].get<double>() - rows[2]["loss"].get<double>()) < 1e-5);
+
+  // A pass is the same at any number of ranks, and after a resume.
+  const std::string grouped = "--break-mode eos --tokens-per-sample 70 --shuffle --group-by-length --max-epoch 1 ",
+                    packed = "--break-mode complete --tokens-per-sample 70 --document-attention --packing best-fit --max-epoch 1 ";
+  std::vector<std::uint64_t> targets;
+  for (const std::string& way : {grouped, packed}) {
+    const std::string name = way == grouped ? "grouped" : "packed";
+    const Outcome all = train(1, name, way + "--batch-size 2");
+    must(all);
+    must(train(2, name + "2", way + "--batch-size 2 --max-update 3")), must(train(3, name + "2", way + "--batch-size 2"));
+    const auto one = updates(name), two = updates(name + "2");
+    BOOST_TEST_REQUIRE((one.size() == two.size() && one.size() > 3));
+    for (std::size_t u = 0; u < one.size(); ++u) {
+      BOOST_TEST(one[u]["tokens"] == two[u]["tokens"]);
+      BOOST_TEST(std::abs(one[u]["loss"].get<double>() - two[u]["loss"].get<double>()) < (u < 5 ? 1e-5 : 1e-2));
+      BOOST_TEST(two[u]["rank_balance"].get<double>() <= 1);
+    }
+    BOOST_TEST(one[1]["padding"].get<double>() < 0.5 * rows[1]["padding"].get<double>());
+    targets.push_back(one.back()["tokens"]);
+  }
+  BOOST_TEST(targets[0] == targets[1]);
+
+  const Outcome other = train(2, "grouped2", "--break-mode eos --tokens-per-sample 70 --shuffle --max-epoch 1 --batch-size 2");
+  CHECK_CONTAINS(other.output, "mixed or cut in another way than before: the data are read from the start");
+  const Outcome lost = train(1, "lost", "--break-mode eos --tokens-per-sample 20 --long-rows truncate --batch-size 4 --max-update 1");
+  must(lost);
+  CHECK_CONTAINS(lost.output, "truncated because of their length");
+  for (const auto& [words, message] :
+       {std::pair{"--break-mode eos --long-rows drop --tokens-per-sample 3", "give a larger --tokens-per-sample, or truncate"},
+        {"--long-rows drop --tokens-per-sample 20", "it goes with --break-mode complete or eos"},
+        {"--break-mode complete --packing best-fit --tokens-per-sample 20", "with --document-attention"},
+        {"--group-by-length --tokens-per-sample 20", "all sequences are full"}}) {
+    const Outcome refused = train(2, "refused", std::string(words) + " --batch-size 2 --max-update 1");
+    BOOST_TEST(refused.code != 0);
+    CHECK_CONTAINS(refused.output, message);
+  }
+}
