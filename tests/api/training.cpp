@@ -521,3 +521,44 @@ BOOST_AUTO_TEST_CASE(a_job_lives_as_long_as_what_is_made_with_it) {
   sharded.step(1e-3, [&](const Batch& batch) { fill(batch, 0, rank); });
   BOOST_TEST(sharded.updates() == 1u);
 }
+
+/// A pass ends with the last label of its batch, unless a layer looks ahead.
+BOOST_AUTO_TEST_CASE(rows_end_with_the_last_label) {
+  class Watch final : public Layer {
+   public:
+    explicit Watch(bool ahead) : ahead_(ahead) {}
+    std::size_t inputs() const override { return width; }
+    std::size_t outputs() const override { return width; }
+    bool looks_ahead() const override { return ahead_; }
+    void forward(const ForwardPass& pass) const override { seen = pass.T, ops::copy(pass, pass.y, pass.x); }
+    void backward(const BackwardPass& pass) const override { ops::copy(pass, pass.dx, pass.dy); }
+    mutable std::size_t seen = 0;
+
+   private:
+    bool ahead_;
+  };
+  constexpr std::size_t T = 40, labels = 10, columns = 16;
+  std::vector<double> losses;
+  for (const bool ahead : {true, false}) {
+    const auto watch = std::make_shared<Watch>(ahead);
+    Sequential model;
+    model.add("embedding", embedding(vocabulary, width))
+        .add("block", transformer_block(width, {.heads = 2}))
+        .add("watch", watch)
+        .add("head", linear(width, vocabulary));
+    model.loss(cross_entropy(vocabulary));
+    FsdpOptions options = options_of("FULL_SHARD");
+    options.sequence_length = T;
+    Job job;
+    FullyShardedDataParallel sharded(job, model, options);
+    const auto fill_beginning = [&](const Batch& batch) {
+      fill(batch, sharded.updates(), job.rank());
+      for (std::size_t r = 0; r < batch.labels().size(); ++r)
+        if (r % T >= labels) batch.labels()[r] = -1;
+    };
+    for (int i = 0; i < 3; ++i) losses.push_back(sharded.step(5e-3, fill_beginning).loss);
+    BOOST_TEST(watch->seen == (ahead ? T : columns));
+    losses.push_back(sharded.evaluate(fill_beginning));
+  }
+  for (std::size_t i = 0; i < 4; ++i) BOOST_TEST(std::abs(losses[i] - losses[4 + i]) < 1e-5);
+}
