@@ -87,7 +87,7 @@ class TokenMaker {
     const bool documents = reading_.documents && field.empty() && !reading_.chat;
     if (reading_.chat) made_of["chat"] = sum_of_chat_templates(folder_of_tokenizer(reading_.tokenizer));
     if (documents) made_of["documents"] = true;  // not `false`, because notes of older releases have no such entry
-    const std::string size = format_bytes(static_cast<double>(source.size()));
+    const std::string size = format_bytes(static_cast<double>(source.size_of_files()));
     std::string why;
     if (const nlohmann::json note = read_note(stem); note.is_object()) {
       const bool same_text = note["made_of"] == nlohmann::json(made_of);

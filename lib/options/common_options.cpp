@@ -10,6 +10,7 @@
 #include "base/format.hpp"
 #include "base/version.hpp"
 #include "device/cuda_library.hpp"
+#include "files/unpack.hpp"
 #include "h5/h5.hpp"
 #include "kernels/kernels.hpp"
 #include "plan/placement.hpp"
@@ -434,6 +435,7 @@ std::string full_version_text(std::string_view program) {
                                 {"GEMM", kernels::gemm_description()},
                                 {"JSON", format("nlohmann {}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR,
                                                 NLOHMANN_JSON_VERSION_PATCH)},
+                                {"zstd", zstd_version()},
                                 {"CUDA", gpus_of_this_machine()}});
 }
 
