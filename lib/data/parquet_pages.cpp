@@ -284,6 +284,8 @@ void Column::next_page() {
   std::string bytes(static_cast<std::size_t>(packed), '\0');
   file_.read(at_, bytes.data(), bytes.size());
   at_ += bytes.size();
+  if (header.has(4) && crc32_of(bytes) != static_cast<std::uint32_t>(header.at(4).number))
+    throw Unreadable{"it is damaged: a page differs from its checksum"};
   enum { data, index, dictionary, data_v2 };
   if (type == index) return;
   if (type == dictionary) {

@@ -157,6 +157,10 @@ bool unpack_gzip_block(std::string_view packed, char* to, std::size_t bytes) {
   return ends && state.avail_out == 0;
 }
 
+std::uint32_t crc32_of(std::string_view bytes) {
+  return static_cast<std::uint32_t>(::crc32_z(0, as_input(bytes.data()), bytes.size()));
+}
+
 /// The format is described in google/snappy's format_description.txt: the unpacked size, then literals and copies of earlier
 /// bytes.
 bool unpack_snappy_block(std::string_view packed, char* to, std::size_t bytes) {

@@ -31,6 +31,9 @@ bool unpack_gzip_block(std::string_view packed, char* to, std::size_t bytes);
 bool unpack_zstd_block(std::string_view packed, char* to, std::size_t bytes);
 bool unpack_snappy_block(std::string_view packed, char* to, std::size_t bytes);
 
+/// The checksum that gzip and Parquet store.
+std::uint32_t crc32_of(std::string_view bytes);
+
 /// The version of libzstd, or why this build has none.
 std::string zstd_version();
 /// True if this build reads what zstd has packed.

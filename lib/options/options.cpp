@@ -65,7 +65,7 @@ void add_data_options(OptionTable& table, TrainOptions& o) {
       .unset("that of the checkpoint, of --model or of --finetune-from; bytes with --arch, or for a vocabulary of 256")
       .sets("tokenizer")
       .common();
-  add_text_options(table, o.json_field, o.chat, o.skip_invalid, "Only the tokens of answers count in the loss.");
+  add_text_options(table, o.json_field, o.chat, o.form, o.skip_invalid, "Only the tokens of answers count in the loss.");
   table.flag("shuffle", o.shuffle,
              "Read the sequences in a random order, which depends on --seed and on the pass over the data, instead of the "
              "file's order.");

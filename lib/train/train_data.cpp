@@ -130,6 +130,7 @@ std::vector<TextSet> make_tokens(const RunContext& run, const Origin& origin, Ma
                                        .json_field = run.options.json_field,
                                        .skip_invalid = run.options.skip_invalid,
                                        .chat = run.options.chat,
+                                       .form = run.options.form,
                                        .documents = needs_documents(data_cut(run.options)),
                                        .folder = text_tokens(run.options),
                                        .vocab_size = origin.config.vocab_size,
