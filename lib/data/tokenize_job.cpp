@@ -122,22 +122,21 @@ void JsonPieces::fail() const {
   if (conversations_)
     throw UserError(format("{} is no conversation ({}); correct it, or leave such lines out by `skipping of lines`",
                            records_.place(), problem_));
-  std::string none;
+  std::string none, fields;
   const nlohmann::json object = read_json(records_.record(), none);
-  if (object.is_object() && (object.contains("messages") || (object.contains("prompt") && object.contains("completion"))))
-    throw UserError(format(
-        "{} cannot be used ({}; it is a conversation); read such lines by `conversations`, or name the field that has the "
-        "text by `field of JSON`",
-        records_.place(), problem_));
-  std::vector<std::string> fields;
   if (object.is_object())
     for (const auto& [key, value] : object.items())
-      fields.push_back(format("\"{}\"{}", excerpt(key), value.is_string() ? "" : value.is_object() ? " (an object)" : value.is_array() ? " (a list)" : ""));
+      fields += format("{}\"{}\"{}", fields.empty() ? "; its fields are " : ", ", excerpt(key),
+                       value.is_object() ? " (an object)" : value.is_array() ? " (a list)" : "");
+  const std::string why = format("{} cannot be used ({}{}", records_.place(), problem_, fields);
+  if (object.is_object() && (object.contains("messages") || (object.contains("prompt") && object.contains("completion"))))
+    throw UserError(format("{}; it is a conversation); read such lines by `conversations`, or name the field that has the "
+                           "text by `field of JSON`",
+                           why));
   throw UserError(
-      format("{} cannot be used ({}{}); correct it, name the field that has the text by `field of JSON`, or leave "
-             "such lines out by `skipping of lines`",
-             records_.place(), problem_,
-             fields.empty() ? "" : format("; its fields are {}", fmt::to_string(fmt::join(fields, ", ")))));
+      format("{}); correct it, name the field that has the text by `field of JSON`, or leave such lines out by "
+             "`skipping of lines`",
+             why));
 }
 
 bool JsonPieces::next(TextPiece& piece) {

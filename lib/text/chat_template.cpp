@@ -465,7 +465,9 @@ std::string known_form(const ChatJson& record) {
   const auto has = [&](const char* key) { return record.contains(key) && says_something(record[key]); };
   const bool is_from = has("messages") && record["messages"].is_array() && record["messages"][0].is_object() &&
                        record["messages"][0].contains("from");
-  if (has("conversations") || is_from)
+  if (is_from && !has("conversations"))
+    return "in ShareGPT's form (\"from\" and \"value\"); give `form of JSON` sharegpt, and conversations=messages by `names in JSON`";
+  if (has("conversations"))
     return "in ShareGPT's form (\"conversations\", \"from\" and \"value\"); give `form of JSON` sharegpt";
   if (has("messages") || has("completion")) return "";
   if (has("instruction") && record.contains("output"))
