@@ -18,7 +18,7 @@ namespace fsdp {
 
 namespace {
 
-constexpr std::size_t packed_bytes = std::size_t{256} << 10, unpacked_bytes = std::size_t{1} << 20;
+constexpr std::size_t packed_bytes = std::size_t{256} << 10, unpacked_bytes = std::size_t{1} << 17;
 
 /// The bytes of a packed file that have been read and not yet unpacked.
 class PackedFile {

@@ -16,7 +16,7 @@ namespace fsdp {
 class ByteStream {
  public:
   virtual ~ByteStream() = default;
-  /// Appends the next bytes, about 1 MiB or less. Returns false at the end.
+  /// Appends the next bytes, a few MiB at most unless one row has more. Returns false at the end.
   virtual bool more(std::string& to) = 0;
 };
 
