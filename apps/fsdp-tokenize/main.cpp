@@ -132,7 +132,10 @@ OptionTable tokenize_option_table(TokenizeOptions& o) {
                   "fsdp-tokenize 'web/*.jsonl' --tokenizer DIR --append-eos --out train.bin --valid-out valid.bin",
                   "fsdp-tokenize book.txt --train-bpe 4096 --tokenizer own --out train.bin"});
   table.group("Input");
-  table.list("text", "TEXT", o.texts, "Files to read, or patterns ('web/*.jsonl'); also packed by gzip or zstd, and Parquet files; '-' is standard input.")
+  table
+      .list(
+          "text", "TEXT", o.texts,
+          "Files to read, or patterns ('web/*.jsonl'); also packed by gzip or zstd, and Parquet files; '-' is standard input.")
       .positional()
       .required()
       .common();

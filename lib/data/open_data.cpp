@@ -90,10 +90,10 @@ void require_packed_once(const std::vector<fs::path>& paths) {
   std::map<fs::path, fs::path> texts;
   for (const fs::path& path : paths)
     if (const auto [other, is_new] = texts.emplace(without_packing(path), path); !is_new)
-      throw UserError(
-          format("'{}' and '{}' are the same text by their names (packed in two ways, or packed and not; it would be read twice); "
-                 "remove one of them, or give a pattern that matches only one",
-                 other->second.string(), path.string()));
+      throw UserError(format(
+          "'{}' and '{}' are the same text by their names (packed in two ways, or packed and not; it would be read twice); "
+          "remove one of them, or give a pattern that matches only one",
+          other->second.string(), path.string()));
 }
 
 /// The files that match a pattern, in the order of the names' bytes, which is the same on all ranks.
@@ -175,9 +175,10 @@ NamedSplit split_of(const std::string& name) {
     for (const auto& [of_split, split] : split_words) {
       if (word != of_split) continue;
       if (found != no_split && found != split)
-        throw UserError(format("'{}' names two splits of the data ({} is another one than that of a word before it); rename it, "
-                               "or name the files of one split",
-                               name, word));
+        throw UserError(
+            format("'{}' names two splits of the data ({} is another one than that of a word before it); rename it, "
+                   "or name the files of one split",
+                   name, word));
       found = split;
     }
     word.clear();
@@ -188,7 +189,9 @@ NamedSplit split_of(const std::string& name) {
 /// The files of a folder by their splits. If no name is that of a split, or all files are of one split, all are in `no_split`.
 using Splits = std::array<std::vector<fs::path>, 4>;
 
-bool has_splits(const Splits& splits) { return splits[train_split].size() + splits[valid_split].size() + splits[test_split].size() > 0; }
+bool has_splits(const Splits& splits) {
+  return splits[train_split].size() + splits[valid_split].size() + splits[test_split].size() > 0;
+}
 
 /// All files of a folder that can be read: those in it, and those in its folder `data` and in folders named as splits.
 std::vector<fs::path> find_files(const fs::path& folder) {
@@ -211,7 +214,8 @@ std::vector<fs::path> find_files(const fs::path& folder) {
       continue;
     }
     if (file != "data" && split_of(file) == no_split) continue;
-    for (fs::recursive_directory_iterator inner(entry->path(), problem); !problem && inner != fs::end(inner); inner.increment(problem))
+    for (fs::recursive_directory_iterator inner(entry->path(), problem); !problem && inner != fs::end(inner);
+         inner.increment(problem))
       if (kind_of(inner->path()) == PathKind::file && !inner->path().filename().string().starts_with('.')) add(inner->path());
   }
   if (problem) throw CallError("read the folder " + folder.string(), problem.message());
@@ -222,8 +226,8 @@ std::vector<fs::path> find_files(const fs::path& folder) {
   return paths;
 }
 
-/// Finds the splits as load_dataset() of `datasets` does: by names such as data/train-00000-of-00002.parquet, else by the names of
-/// folders in the folder, else by the names of files.
+/// Finds the splits as load_dataset() of `datasets` does: by names such as data/train-00000-of-00002.parquet, else by the names
+/// of folders in the folder, else by the names of files.
 Splits find_splits(const fs::path& folder) {
   const std::vector<fs::path> paths = find_files(folder);
   const auto by = [&](const auto& split_of_path) {
@@ -243,34 +247,39 @@ Splits find_splits(const fs::path& folder) {
     return no_split;
   });
   if (!has_splits(splits) && !other.empty())
-    throw UserError(format("'{0}' has a split {1} (of the splits of a folder, only train and validation are read without their "
-                           "names); name the files of one split: '{2}'",
-                           folder.string(), other, (folder / "data" / (other + "-*")).string()));
+    throw UserError(
+        format("'{0}' has a split {1} (of the splits of a folder, only train and validation are read without their "
+               "names); name the files of one split: '{2}'",
+               folder.string(), other, (folder / "data" / (other + "-*")).string()));
   if (!has_splits(splits)) splits = by([](const fs::path& path) { return split_of(path.parent_path().generic_string()); });
   if (!has_splits(splits)) splits = by([](const fs::path& path) { return split_of(path.filename().string()); });
   if (std::ranges::count_if(splits, [](const auto& files) { return !files.empty(); }) == 1) {
     splits = {};
     splits[no_split] = paths;
   }
-  if (!has_splits(splits)) std::erase_if(splits[no_split], [&](const fs::path& path) { return path.parent_path().filename() == "data"; });
+  if (!has_splits(splits))
+    std::erase_if(splits[no_split], [&](const fs::path& path) { return path.parent_path().filename() == "data"; });
   return splits;
 }
 
 std::vector<fs::path> files_of_folder(const fs::path& folder, Split split) {
   const Splits splits = find_splits(folder);
-  const std::vector<fs::path>& wanted = splits[!has_splits(splits) ? no_split : split == Split::train ? train_split : valid_split];
+  const std::vector<fs::path>& wanted = splits[!has_splits(splits)     ? no_split
+                                               : split == Split::train ? train_split
+                                                                       : valid_split];
   if (!wanted.empty()) return wanted;
   if (has_splits(splits)) {
     std::vector<std::string> there;
     for (const auto& files : splits)
       if (!files.empty()) there.push_back(files.front().lexically_relative(folder).string());
     throw UserError(format("'{}' has no {} split by the names of its files ({}); name the files to be read, such as '{}'",
-                           folder.string(), split == Split::train ? "train" : "validation", fmt::to_string(fmt::join(there, ", ")),
-                           (folder / there.front()).string()));
+                           folder.string(), split == Split::train ? "train" : "validation",
+                           fmt::to_string(fmt::join(there, ", ")), (folder / there.front()).string()));
   }
   throw UserError(format(
       "'{}' holds no token files and no text (it has no dict.txt, and no file that ends in .bin, .h5, .hdf5, .txt, .jsonl, "
-      ".ndjson, .json, one of the last four with .gz or .zst, or .parquet); name a token file, as fsdp-tokenize makes, or a text "
+      ".ndjson, .json, one of the last four with .gz or .zst, or .parquet); name a token file, as fsdp-tokenize makes, or a "
+      "text "
       "file",
       folder.string()));
 }
@@ -433,8 +442,8 @@ std::optional<fs::path> file_in_both(const std::string& train, const std::string
 
 std::optional<std::string> valid_data_of(const std::string& name) {
   if (kind_of(name) != PathKind::folder) return std::nullopt;
-  const bool has_valid = is_data_bin(name) ? kind_of(fs::path(name) / "valid.bin") == PathKind::file
-                                           : !find_splits(name)[valid_split].empty();
+  const bool has_valid =
+      is_data_bin(name) ? kind_of(fs::path(name) / "valid.bin") == PathKind::file : !find_splits(name)[valid_split].empty();
   return has_valid ? std::optional(name) : std::nullopt;
 }
 

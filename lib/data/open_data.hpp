@@ -59,8 +59,8 @@ std::string unused_masks(const std::string& name, Split split, std::string_view 
 std::optional<std::filesystem::path> file_in_both(const std::string& train, const std::string& valid);
 /// Returns `name` if this is a folder with validation data, by its split; otherwise nullopt.
 std::optional<std::string> valid_data_of(const std::string& name);
-/// The files of the folders with splits in `name` that training does not read. If `reads_valid` is true, it reads the validation
-/// splits, too.
+/// The files of the folders with splits in `name` that training does not read. If `reads_valid` is true, it reads the
+/// validation splits, too.
 std::vector<std::filesystem::path> unread_files(const std::string& name, bool reads_valid);
 /// The largest vocabulary size of the folders of fairseq-preprocess in `name`: the number of lines of dict.txt, plus the four
 /// tokens that fairseq puts before them (<s>, <pad>, </s>, <unk>). Returns nullopt if `name` has no such folder. Throws

@@ -40,7 +40,8 @@ class Schema {
  public:
   explicit Schema(const Thrift& elements) : elements_(elements) {}
 
-  Node read(const InputFile& file, std::vector<Column>& columns, unsigned definition = 0, unsigned repetition = 0, int depth = 0) {
+  Node read(const InputFile& file, std::vector<Column>& columns, unsigned definition = 0, unsigned repetition = 0,
+            int depth = 0) {
     if (at_ == elements_.items.size() || depth > deepest_column)
       throw Unreadable{"it is damaged, or its columns are nested too deeply"};
     const Thrift& element = elements_.items[at_++].second;
@@ -64,7 +65,8 @@ class Schema {
     const std::int64_t stored = element.at(type).number, bytes = element.at(type_bytes).number;
     if (depth == 0 || !element.has(type) || stored < 0 || stored > 7 || (stored == 7 && bytes <= 0))
       throw Unreadable{depth == 0 ? "it has no columns" : "it is damaged: a column has no known type"};
-    columns.emplace_back(file, static_cast<Type>(stored), static_cast<std::size_t>(stored == 7 ? bytes : 0), node.definition, node.repetition);
+    columns.emplace_back(file, static_cast<Type>(stored), static_cast<std::size_t>(stored == 7 ? bytes : 0), node.definition,
+                         node.repetition);
     node.kind = kind_of_value(static_cast<Type>(stored), element.has(converted) ? form : -1, now);
     return node;
   }
@@ -74,7 +76,8 @@ class Schema {
   /// `converted` and `logical` are the old and the new way in which a file says what its values mean.
   static Node::Kind kind_of_value(Type type, std::int64_t converted, const Thrift& logical) {
     const bool has_meaning = converted >= 0 || !logical.items.empty();
-    const bool is_text = converted == 0 || converted == 4 || converted == 19 || logical.has(1) || logical.has(4) || logical.has(12);
+    const bool is_text =
+        converted == 0 || converted == 4 || converted == 19 || logical.has(1) || logical.has(4) || logical.has(12);
     if (type == Type::bytes) return is_text || !has_meaning ? Node::text : Node::other;
     if (type == Type::int96 || type == Type::fixed_bytes) return Node::other;
     if ((converted >= 11 && converted <= 14) || (logical.has(10) && logical.at(10).at(2).number == 0)) return Node::is_unsigned;
@@ -154,9 +157,9 @@ class ParquetRows : public ByteStream {
 
  private:
   [[noreturn]] void fail(const std::string& why) const {
-    throw UserError(
-        format("'{}' is a Parquet file that cannot be read ({}); copy it again, or write it again, as pandas does it by default",
-               file_.path().string(), why));
+    throw UserError(format(
+        "'{}' is a Parquet file that cannot be read ({}); copy it again, or write it again, as pandas does it by default",
+        file_.path().string(), why));
   }
 
   void open() {
@@ -192,8 +195,9 @@ class ParquetRows : public ByteStream {
       std::int64_t begin = about.at(data).number;
       if (about.at(dictionary).number > 0) begin = std::min(begin, about.at(dictionary).number);
       const std::int64_t bytes = about.at(packed).number;
-      if (begin < 0 || bytes < 0 || static_cast<std::uint64_t>(begin) > end || static_cast<std::uint64_t>(bytes) > end - static_cast<std::uint64_t>(begin) ||
-          about.at(values).number < 0 || about.at(type).number != static_cast<std::int64_t>(columns_[i].type()))
+      if (begin < 0 || bytes < 0 || static_cast<std::uint64_t>(begin) > end ||
+          static_cast<std::uint64_t>(bytes) > end - static_cast<std::uint64_t>(begin) || about.at(values).number < 0 ||
+          about.at(type).number != static_cast<std::int64_t>(columns_[i].type()))
         throw Unreadable{"it is damaged: a column is said to be where it cannot be"};
       columns_[i].add({static_cast<std::uint64_t>(begin), static_cast<std::uint64_t>(begin + bytes),
                        static_cast<std::uint64_t>(about.at(values).number), about.at(codec).number});
@@ -240,7 +244,8 @@ class ParquetRows : public ByteStream {
     if (node.kind == Node::list) {
       // The rules of LogicalTypes.md of apache/parquet-format, also for lists of older writers
       const Node& repeated = node.children.front();
-      const bool is_element = repeated.children.size() != 1 || repeated.name == "array" || repeated.name == node.name + "_tuple";
+      const bool is_element =
+          repeated.children.size() != 1 || repeated.name == "array" || repeated.name == node.name + "_tuple";
       write_elements(to, repeated, is_element ? repeated : repeated.children.front(), !is_element);
     } else if (node.kind == Node::group) {
       write_members(to, node);

@@ -202,8 +202,7 @@ bool Column::prepare() {
   }
   repetition_ = most_repetition_ > 0 ? repetitions_.next() : 0;
   definition_ = most_definition_ > 0 ? definitions_.next() : 0;
-  if (repetition_ > most_repetition_ || definition_ > most_definition_)
-    throw Unreadable{"it is damaged: a level is too high"};
+  if (repetition_ > most_repetition_ || definition_ > most_definition_) throw Unreadable{"it is damaged: a level is too high"};
   is_prepared_ = true;
   return true;
 }
@@ -244,14 +243,16 @@ std::string Column::unpack(std::string_view packed, std::size_t bytes) const {
     const char* name;
     bool (*unpack)(std::string_view packed, char* to, std::size_t bytes);
   };
-  static constexpr Codec codecs[] = {{"no compression", nullptr}, {"Snappy", unpack_snappy_block}, {"gzip", unpack_gzip_block},
-                                     {"LZO", nullptr},            {"Brotli", nullptr},             {"LZ4", nullptr},
+  static constexpr Codec codecs[] = {{"no compression", nullptr}, {"Snappy", unpack_snappy_block},
+                                     {"gzip", unpack_gzip_block}, {"LZO", nullptr},
+                                     {"Brotli", nullptr},         {"LZ4", nullptr},
                                      {"zstd", unpack_zstd_block}, {"LZ4", nullptr}};
   const std::int64_t number = chunks_[chunk_ - 1].codec;
   if (number == 0 || bytes == 0) return std::string(packed.substr(0, bytes));
   if (number < 0 || number >= std::ssize(codecs) || !codecs[number].unpack)
-    throw Unreadable{format("it is compressed by {}, and only pages without compression and those of Snappy, gzip and zstd are read",
-                            number > 0 && number < std::ssize(codecs) ? codecs[number].name : "an unknown program")};
+    throw Unreadable{
+        format("it is compressed by {}, and only pages without compression and those of Snappy, gzip and zstd are read",
+               number > 0 && number < std::ssize(codecs) ? codecs[number].name : "an unknown program")};
   if (codecs[number].unpack == unpack_zstd_block && !has_zstd)
     throw Unreadable{"it is compressed by zstd, which this build does not read: it was configured without libzstd"};
   std::string page(bytes, '\0');
@@ -336,7 +337,8 @@ void Column::read_dictionary(std::string_view page, const Thrift& header) {
   for (std::int64_t i = 0; i < values; ++i) dictionary_.push_back(take(page));
 }
 
-/// Prepares to read the values of a page, at most `most`. Values in an encoding that reads several at once are written as plain ones.
+/// Prepares to read the values of a page, at most `most`. Values in an encoding that reads several at once are written as plain
+/// ones.
 void Column::begin_values(std::string_view bytes, std::int64_t encoding, std::uint64_t most) {
   enum { plain, unused, plain_dictionary, rle, bit_packed, deltas, delta_lengths, delta_bytes, rle_dictionary, split };
   has_indices_ = false;

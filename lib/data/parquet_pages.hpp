@@ -59,7 +59,11 @@ struct Chunk {
 class Column {
  public:
   Column(const InputFile& file, Type type, std::size_t fixed_size, unsigned most_definition, unsigned most_repetition)
-      : file_(file), type_(type), fixed_size_(fixed_size), most_definition_(most_definition), most_repetition_(most_repetition) {}
+      : file_(file),
+        type_(type),
+        fixed_size_(fixed_size),
+        most_definition_(most_definition),
+        most_repetition_(most_repetition) {}
   void add(Chunk chunk) { chunks_.push_back(chunk); }
 
   Type type() const { return type_; }
@@ -67,8 +71,8 @@ class Column {
   unsigned definition() { return prepare() ? definition_ : 0; }
   unsigned repetition() { return prepare() ? repetition_ : 0; }
   bool at_end() { return !prepare(); }
-  /// Moves on. Returns the bytes of the value, little-endian, valid until the next call; they are empty for a value that does not
-  /// exist.
+  /// Moves on. Returns the bytes of the value, little-endian, valid until the next call; they are empty for a value that does
+  /// not exist.
   std::string_view next();
 
  private:
@@ -84,10 +88,10 @@ class Column {
   std::size_t fixed_size_;
   unsigned most_definition_, most_repetition_;
   std::vector<Chunk> chunks_;
-  std::size_t chunk_ = 0;         // the number of chunks that have begun
-  std::uint64_t at_ = 0;          // the position of the next page in the file
-  std::uint64_t in_chunk_ = 0;    // the number of values that the chunk has after this page
-  std::uint64_t in_page_ = 0;     // the number of values that the page still has
+  std::size_t chunk_ = 0;       // the number of chunks that have begun
+  std::uint64_t at_ = 0;        // the position of the next page in the file
+  std::uint64_t in_chunk_ = 0;  // the number of values that the chunk has after this page
+  std::uint64_t in_page_ = 0;   // the number of values that the page still has
   std::string page_, values_, dictionary_page_, rewritten_;
   std::vector<std::string_view> dictionary_;
   bool has_indices_ = false, is_prepared_ = false;

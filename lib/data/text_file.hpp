@@ -1,5 +1,5 @@
-// A file of text as its readers see it: packed files are unpacked, and each row of a Parquet file is a line of JSON. The kind of
-// a file is found from its first bytes, whatever its name.
+// A file of text as its readers see it: packed files are unpacked, and each row of a Parquet file is a line of JSON. The kind
+// of a file is found from its first bytes, whatever its name.
 #pragma once
 
 #include <cstddef>

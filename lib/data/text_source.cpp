@@ -245,8 +245,8 @@ nlohmann::ordered_json TextSource::identity() const {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (const Text& text : texts_) {
     const auto written = std::filesystem::last_write_time(text.name).time_since_epoch().count();
-    all.push_back({std::filesystem::absolute(text.name).string(), text.file->size_of_file(), written,
-                   text.file->checksum_of_blocks()});
+    all.push_back(
+        {std::filesystem::absolute(text.name).string(), text.file->size_of_file(), written, text.file->checksum_of_blocks()});
   }
   return all;
 }

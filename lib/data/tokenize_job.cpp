@@ -127,12 +127,15 @@ void JsonPieces::fail() const {
   if (object.is_object())
     for (const auto& [key, value] : object.items())
       fields += format("{}\"{}\"{}", fields.empty() ? "; its fields are " : ", ", excerpt(key),
-                       value.is_object() ? " (an object)" : value.is_array() ? " (a list)" : "");
+                       value.is_object()  ? " (an object)"
+                       : value.is_array() ? " (a list)"
+                                          : "");
   const std::string why = format("{} cannot be used ({}{}", records_.place(), problem_, fields);
   if (object.is_object() && (object.contains("messages") || (object.contains("prompt") && object.contains("completion"))))
-    throw UserError(format("{}; it is a conversation); read such lines by `conversations`, or name the field that has the "
-                           "text by `field of JSON`",
-                           why));
+    throw UserError(
+        format("{}; it is a conversation); read such lines by `conversations`, or name the field that has the "
+               "text by `field of JSON`",
+               why));
   throw UserError(
       format("{}); correct it, name the field that has the text by `field of JSON`, or leave such lines out by "
              "`skipping of lines`",
@@ -386,9 +389,10 @@ bool TokenizeJob::count(EncodedPiece& piece, DataCounts& counts) {
 void TokenizeJob::require_known_tokens(const EncodedPiece& piece) const {
   for (const TokenId id : piece.ids)
     if (static_cast<std::size_t>(id) >= tokenizer_.vocab_size())
-      throw UserError(format("{} has the token {}, which is not one of the tokenizer's (0 to {}); give the `tokenizer` that the "
-                             "tokens were made with",
-                             text_.place_of_line(piece.begin), id, tokenizer_.vocab_size() - 1));
+      throw UserError(
+          format("{} has the token {}, which is not one of the tokenizer's (0 to {}); give the `tokenizer` that the "
+                 "tokens were made with",
+                 text_.place_of_line(piece.begin), id, tokenizer_.vocab_size() - 1));
 }
 
 void TokenizeJob::run_part(Part& part, std::uint64_t begin, std::optional<std::uint64_t> end) {

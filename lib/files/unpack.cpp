@@ -202,9 +202,10 @@ bool unpack_snappy_block(std::string_view packed, char* to, std::size_t bytes) {
 }
 
 UserError without_zstd(const std::string& what) {
-  return UserError(format("{} was packed by zstd, which this build does not read (it was configured without libzstd); unpack "
-                          "it with zstd -d, or build with -DFSDP_WITH_ZSTD=ON",
-                          what));
+  return UserError(
+      format("{} was packed by zstd, which this build does not read (it was configured without libzstd); unpack "
+             "it with zstd -d, or build with -DFSDP_WITH_ZSTD=ON",
+             what));
 }
 
 #ifdef FSDP_ZSTD

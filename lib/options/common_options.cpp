@@ -351,7 +351,8 @@ void add_text_options(OptionTable& table, std::string& json_field, bool& chat, R
                       const std::string& with_masks) {
   table
       .text("json-field", "NAME", json_field,
-            "The texts are JSON, lines or an array of objects, or rows of Parquet files. Field NAME of each object is a document, "
+            "The texts are JSON, lines or an array of objects, or rows of Parquet files. Field NAME of each object is a "
+            "document, "
             "tokenized by itself, or a list of tokens, which are taken as they are.")
       .unset("text, if the content or the name of a file shows that it is JSON; other files are plain text")
       .sets("field of JSON");

@@ -57,7 +57,8 @@ void add_device_option(OptionTable& table, DeviceChoice& device, const std::stri
 void add_bias_gelu_option(OptionTable& table, bool& fusion);
 /// --attention-backend.
 void add_attention_option(OptionTable& table, AttentionBackend& backend);
-/// --json-field, --chat, --json-format, --json-names and --skip-invalid, for every program that reads text. `with_masks` says where masks of answers go.
+/// --json-field, --chat, --json-format, --json-names and --skip-invalid, for every program that reads text. `with_masks` says
+/// where masks of answers go.
 void add_text_options(OptionTable& table, std::string& json_field, bool& chat, RecordForm& form, bool& skip_invalid,
                       const std::string& with_masks);
 /// --threads, for every program that computes.

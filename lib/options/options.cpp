@@ -36,12 +36,13 @@ void require(bool changed, const char* option, bool there, const char* other) {
 void add_data_options(OptionTable& table, TrainOptions& o) {
   table.group("Data");
   table
-      .text("data", "DATA", o.data,
-            "Training data. Token files: llm.c's format (which fsdp-tokenize writes), a memory-mapped data set of Megatron or "
-            "fairseq (.bin with .idx), or HDF5. Texts: plain or lines of JSON, also packed by gzip or zstd, and Parquet files. "
-            "Several files: a data-bin folder of fairseq-preprocess, another folder of such files (of which the split train is "
-            "read, if their names are those of splits), or a pattern ('data/*.bin'). Several data sets: 'a.bin,b.bin' reads one "
-            "after the other, 'a.bin:0.7,b.bin:0.3' mixes them with these shares of the sequences.")
+      .text(
+          "data", "DATA", o.data,
+          "Training data. Token files: llm.c's format (which fsdp-tokenize writes), a memory-mapped data set of Megatron or "
+          "fairseq (.bin with .idx), or HDF5. Texts: plain or lines of JSON, also packed by gzip or zstd, and Parquet files. "
+          "Several files: a data-bin folder of fairseq-preprocess, another folder of such files (of which the split train is "
+          "read, if their names are those of splits), or a pattern ('data/*.bin'). Several data sets: 'a.bin,b.bin' reads one "
+          "after the other, 'a.bin:0.7,b.bin:0.3' mixes them with these shares of the sequences.")
       .positional()
       .required()
       .common();

@@ -466,7 +466,8 @@ std::string known_form(const ChatJson& record) {
   const bool is_from = has("messages") && record["messages"].is_array() && record["messages"][0].is_object() &&
                        record["messages"][0].contains("from");
   if (is_from && !has("conversations"))
-    return "in ShareGPT's form (\"from\" and \"value\"); give `form of JSON` sharegpt, and conversations=messages by `names in JSON`";
+    return "in ShareGPT's form (\"from\" and \"value\"); give `form of JSON` sharegpt, and conversations=messages by `names in "
+           "JSON`";
   if (has("conversations"))
     return "in ShareGPT's form (\"conversations\", \"from\" and \"value\"); give `form of JSON` sharegpt";
   if (has("messages") || has("completion")) return "";

@@ -139,12 +139,20 @@ struct RecordReader::Form {
 
 const std::vector<RecordReader::Form>& RecordReader::forms() {
   static const std::vector<Form> all = {
-      {"messages", "\"messages\" with \"role\" and \"content\", or \"prompt\" and \"completion\"",
-       {"messages", "prompt", "completion", "tools", "role", "content"}, rename},
-      {"sharegpt", "\"conversations\" with \"from\" (human, gpt, system, observation, function_call) and \"value\", also with \"system\" and \"tools\"",
-       {"conversations", "from", "value", "system", "human", "gpt", "observation", "function_call"}, read_sharegpt},
-      {"alpaca", "\"instruction\", \"input\" and \"output\", also with \"system\" and \"history\"; instruction and input, with a line end between them, are the user's message",
-       {"instruction", "input", "output", "system", "history"}, read_alpaca}};
+      {"messages",
+       "\"messages\" with \"role\" and \"content\", or \"prompt\" and \"completion\"",
+       {"messages", "prompt", "completion", "tools", "role", "content"},
+       rename},
+      {"sharegpt",
+       "\"conversations\" with \"from\" (human, gpt, system, observation, function_call) and \"value\", also with \"system\" "
+       "and \"tools\"",
+       {"conversations", "from", "value", "system", "human", "gpt", "observation", "function_call"},
+       read_sharegpt},
+      {"alpaca",
+       "\"instruction\", \"input\" and \"output\", also with \"system\" and \"history\"; instruction and input, with a line "
+       "end between them, are the user's message",
+       {"instruction", "input", "output", "system", "history"},
+       read_alpaca}};
   return all;
 }
 
@@ -154,16 +162,16 @@ std::vector<std::pair<std::string, std::string>> record_forms() {
   return all;
 }
 
-RecordReader::RecordReader(const RecordForm& form)
-    : form_(&*std::ranges::find(forms(), form.name, &Form::name)) {
+RecordReader::RecordReader(const RecordForm& form) : form_(&*std::ranges::find(forms(), form.name, &Form::name)) {
   for (const std::string& name : form_->names) names_[name] = name;
   for (std::size_t begin = 0; begin < form.names.size();) {
     const std::size_t end = std::min(form.names.find(',', begin), form.names.size());
     const std::string part = form.names.substr(begin, end - begin), own = part.substr(0, part.find('='));
     if (part.size() < own.size() + 2 || !names_.contains(own))
-      throw UserError(format("'{}' renames nothing of the form {} (each part is NAME=NAME-IN-THE-DATA, and its names are {}); "
-                             "correct `names in JSON`",
-                             part, form.name, fmt::to_string(fmt::join(form_->names, ", "))));
+      throw UserError(
+          format("'{}' renames nothing of the form {} (each part is NAME=NAME-IN-THE-DATA, and its names are {}); "
+                 "correct `names in JSON`",
+                 part, form.name, fmt::to_string(fmt::join(form_->names, ", "))));
     names_[own] = part.substr(own.size() + 1);
     begin = end + 1;
   }

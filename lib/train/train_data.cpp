@@ -170,8 +170,9 @@ void warn_of_files(const RunContext& run, bool same_tokens) {
     run.log.say(format("validation: {} of '{}'", plural(files_of_data(run.options.data, Split::valid).size(), "file"),
                        printable(run.options.data)));
   if (const auto unread = unread_files(run.options.data, reads_valid); !unread.empty())
-    run.log.say(wrapped(printable(format("not read: {}, of other splits than train by the names{}", unread.front().string(),
-                                         unread.size() == 1 ? "" : format(", and {} more", plural(unread.size() - 1, "file"))))));
+    run.log.say(
+        wrapped(printable(format("not read: {}, of other splits than train by the names{}", unread.front().string(),
+                                 unread.size() == 1 ? "" : format(", and {} more", plural(unread.size() - 1, "file"))))));
   const auto both = has_valid ? file_in_both(run.options.data, run.options.valid) : std::nullopt;
   if (both)
     run.log.warn(

@@ -59,8 +59,8 @@ std::string message_of_file(const std::filesystem::path& path) {
 }
 
 bool can_read(const std::filesystem::path& path) {
-  return has_zstd || (path.extension() != ".zst" && path.filename() != "polars.parquet" &&
-                      path.filename() != "pyarrow-zstd-delta.parquet");
+  return has_zstd ||
+         (path.extension() != ".zst" && path.filename() != "polars.parquet" && path.filename() != "pyarrow-zstd-delta.parquet");
 }
 
 }  // namespace
@@ -111,7 +111,8 @@ BOOST_AUTO_TEST_CASE(packed_texts_that_are_cut_or_damaged_are_refused) {
       changed[at] = static_cast<char>(changed[at] ^ 0x24);
       write_anew(path, changed);
       std::string text;
-      if (problem_in([&] { text = text_of(path); }).empty()) BOOST_TEST((text == whole), "byte " << at);  // in gzip: time, name, system
+      if (problem_in([&] { text = text_of(path); }).empty())
+        BOOST_TEST((text == whole), "byte " << at);  // in gzip: time, name, system
     }
     CHECK_CONTAINS(message(bytes + "hello"), "other bytes follow its end, at byte " + std::to_string(bytes.size()) + " of");
     CHECK_CONTAINS(message(bytes + std::string(512, '\0')), "other bytes follow its end");
@@ -129,8 +130,8 @@ BOOST_AUTO_TEST_CASE(a_text_that_changes_while_it_is_read_is_refused) {
 
 BOOST_AUTO_TEST_CASE(rows_of_parquet_files_are_those_of_json) {
   const std::vector<nlohmann::json> rows = rows_of(read_file(golden / "rows.jsonl"));
-  for (const char* const name : {"pyarrow.parquet", "pyarrow-gzip-v2.parquet", "pyarrow-zstd-delta.parquet", "pyarrow-old.parquet",
-                                 "datasets.parquet", "polars.parquet", "duckdb.parquet"})
+  for (const char* const name : {"pyarrow.parquet", "pyarrow-gzip-v2.parquet", "pyarrow-zstd-delta.parquet",
+                                 "pyarrow-old.parquet", "datasets.parquet", "polars.parquet", "duckdb.parquet"})
     BOOST_TEST_CONTEXT(name) {
       if (!can_read(golden / name)) {
         CHECK_CONTAINS(message_of_file(golden / name), "which this build does not read");
@@ -183,13 +184,47 @@ BOOST_AUTO_TEST_CASE(snappy_blocks_are_unpacked_within_their_bounds) {
     return unpack_snappy_block(packed, out.data(), bytes) ? out : "no";
   };
   // Nine bytes: a literal of three, and a copy of six from three before, which overlaps itself
-  BOOST_TEST(unpacked(std::string("\x09\x08" "abc" "\x09\x03", 7), 9) == "abcabcabc");
-  BOOST_TEST(unpacked(std::string("\x09\x08" "abc" "\x16\x03\x00", 8), 9) == "abcabcabc");
-  BOOST_TEST(unpacked(std::string("\x09\x08" "abc" "\x17\x03\x00\x00\x00", 10), 9) == "abcabcabc");
-  BOOST_TEST(unpacked(std::string("\x03\xf0\x02" "abc", 6), 3) == "abc");
-  for (const std::string& wrong : {std::string("\x09\x08" "abc" "\x09\x04", 7), std::string("\x09\x08" "abc" "\x09\x00", 7),
-                                   std::string("\x09\x08" "abc" "\x0d\x03", 7), std::string("\x09\x24" "abc", 5),
-                                   std::string("\x09\x08" "abc", 5), std::string("\x08\x08" "abc" "\x09\x03", 7)})
+  BOOST_TEST(unpacked(std::string("\x09\x08"
+                                  "abc"
+                                  "\x09\x03",
+                                  7),
+                      9) == "abcabcabc");
+  BOOST_TEST(unpacked(std::string("\x09\x08"
+                                  "abc"
+                                  "\x16\x03\x00",
+                                  8),
+                      9) == "abcabcabc");
+  BOOST_TEST(unpacked(std::string("\x09\x08"
+                                  "abc"
+                                  "\x17\x03\x00\x00\x00",
+                                  10),
+                      9) == "abcabcabc");
+  BOOST_TEST(unpacked(std::string("\x03\xf0\x02"
+                                  "abc",
+                                  6),
+                      3) == "abc");
+  for (const std::string& wrong : {std::string("\x09\x08"
+                                               "abc"
+                                               "\x09\x04",
+                                               7),
+                                   std::string("\x09\x08"
+                                               "abc"
+                                               "\x09\x00",
+                                               7),
+                                   std::string("\x09\x08"
+                                               "abc"
+                                               "\x0d\x03",
+                                               7),
+                                   std::string("\x09\x24"
+                                               "abc",
+                                               5),
+                                   std::string("\x09\x08"
+                                               "abc",
+                                               5),
+                                   std::string("\x08\x08"
+                                               "abc"
+                                               "\x09\x03",
+                                               7)})
     BOOST_TEST(unpacked(wrong, 9) == "no");
 }
 

@@ -143,12 +143,14 @@ BOOST_AUTO_TEST_CASE(other_forms_of_conversations_have_the_tokens_of_trl, *boost
   const auto folder = fresh_folder();
   must(folder, {python(), script_of_jobs("rows_in_python.py"), tokenizers + "chat-tokenizer.json"});
   const json wanted = json::parse(std::ifstream(folder / "wanted.json"));
-  for (const auto& [name, form] : {std::pair<std::string, std::string>("sharegpt", "sharegpt"),
-                                   {"alpaca", "alpaca"},
-                                   {"dialog", "sharegpt --json-names conversations=dialog,from=who,value=what,human=student,gpt=teacher"}})
+  for (const auto& [name, form] :
+       {std::pair<std::string, std::string>("sharegpt", "sharegpt"),
+        {"alpaca", "alpaca"},
+        {"dialog", "sharegpt --json-names conversations=dialog,from=who,value=what,human=student,gpt=teacher"}})
     for (const std::string ending : {".jsonl", ".jsonl.gz", ".parquet"}) {
       const std::string file = name + ending;
-      must(folder, split(FSDP_BIN "/fsdp-tokenize " + file + " --chat --json-format " + form + " --tokenizer model --out out.bin"));
+      must(folder,
+           split(FSDP_BIN "/fsdp-tokenize " + file + " --chat --json-format " + form + " --tokenizer model --out out.bin"));
       BOOST_TEST((tokens_of(folder / "out.bin") == wanted[name]["ids"].get<std::vector<std::uint32_t>>()), file);
       BOOST_TEST((tokens_of(folder / "out.mask.bin") == wanted[name]["mask"].get<std::vector<std::uint32_t>>()), file);
     }

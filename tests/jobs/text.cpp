@@ -218,7 +218,8 @@ BOOST_AUTO_TEST_CASE(a_folder_with_splits_is_trained_on_and_validated) {
   const Outcome packed = train(folder, 2, "set" + more + "packed --log-file packed.jsonl");
   BOOST_TEST_REQUIRE(packed.code == 0, packed.output);
   BOOST_TEST(packed.says("validation: 1 file of 'set'"), packed.output);
-  BOOST_TEST(packed.times_said("not read: set/data/test-00000-of-00001.jsonl, of other splits than train") == 1u, packed.output);
+  BOOST_TEST(packed.times_said("not read: set/data/test-00000-of-00001.jsonl, of other splits than train") == 1u,
+             packed.output);
   const Outcome plain = train(folder, 2, "rows.jsonl --valid rows.jsonl" + more + "plain --log-file plain.jsonl");
   BOOST_TEST_REQUIRE(plain.code == 0, plain.output);
   for (const char* const kind : {"train", "valid"}) {
@@ -235,7 +236,8 @@ BOOST_AUTO_TEST_CASE(a_folder_with_splits_is_trained_on_and_validated) {
     BOOST_TEST(outcome.times_said(says) == 1u, outcome.output);
   };
   refused("set --valid half", "'half' has no validation split by the names of its files (train.jsonl, test.jsonl)");
-  refused("set/data/train-00000-of-00001.parquet --json-field words", "(it has no \"words\"; its fields are \"completion\", \"id\"");
+  refused("set/data/train-00000-of-00001.parquet --json-field words",
+          "(it has no \"words\"; its fields are \"completion\", \"id\"");
   refused("set/data/train-00000-of-00001.parquet --json-field tags", "(its \"tags\" is no text; its fields are");
   refused("set/data/train-00000-of-00001.parquet --json-field score", "row 1 of ");
   for (const char* const file : {"data/train-00000-of-00001.parquet", "data/validation-00000-of-00001.jsonl.gz"}) {
@@ -257,7 +259,9 @@ BOOST_AUTO_TEST_CASE(a_folder_with_splits_is_trained_on_and_validated) {
   BOOST_TEST(read_file(folder / "lists.bin") == read_file(folder / "bytes.bin"));
   write_file(folder / "large.jsonl", "{\"input_ids\": [3, 256]}\n{\"input_ids\": [-1]}\n");
   const Outcome large = tool(folder, "fsdp-tokenize large.jsonl --json-field input_ids --out large.bin");
-  BOOST_TEST((large.code == 2 && large.says("line 1 of 'large.jsonl' has the token 256, which is not one of the tokenizer's (0 to 255)")), large.output);
+  BOOST_TEST((large.code == 2 &&
+              large.says("line 1 of 'large.jsonl' has the token 256, which is not one of the tokenizer's (0 to 255)")),
+             large.output);
 }
 
 BOOST_AUTO_TEST_CASE(what_is_no_text_is_refused) {
@@ -300,8 +304,7 @@ BOOST_AUTO_TEST_CASE(what_is_no_text_is_refused) {
     BOOST_TEST(!fs::exists(folder / "no.bin"));
   };
   write_file(folder / "text.gz", "\x1f\x8b\x08 and so on");
-  for (const std::string data : {"text.gz", "text.txt text.gz"})
-    check_tokenizing(data, "'text.gz' cannot be unpacked (");
+  for (const std::string data : {"text.gz", "text.txt text.gz"}) check_tokenizing(data, "'text.gz' cannot be unpacked (");
   check("text.gz", "'text.gz' cannot be unpacked (");
   check_tokenizing("utf16", "'utf16' is text in UTF-16");
   // Both programs refuse files that are not text, unless the tokens are bytes.

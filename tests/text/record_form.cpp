@@ -25,14 +25,18 @@ std::string made(const RecordForm& form, const std::string& record) {
 
 BOOST_AUTO_TEST_CASE(sharegpt) {
   const RecordForm form = {"sharegpt"};
-  BOOST_TEST(made(form, R"({"id":7,"conversations":[{"from":"system","value":"s"},{"from":"human","value":"a"},{"from":"gpt","value":"b","weight":0}]})") ==
-             R"({"id":7,"messages":[{"role":"system","content":"s"},{"role":"user","content":"a"},{"role":"assistant","content":"b","weight":0}]})");
-  BOOST_TEST(made(form, R"({"system":"s","tools":"[]","conversations":[{"from":"user","value":"a"},
+  BOOST_TEST(
+      made(
+          form,
+          R"({"id":7,"conversations":[{"from":"system","value":"s"},{"from":"human","value":"a"},{"from":"gpt","value":"b","weight":0}]})") ==
+      R"({"id":7,"messages":[{"role":"system","content":"s"},{"role":"user","content":"a"},{"role":"assistant","content":"b","weight":0}]})");
+  BOOST_TEST(
+      made(form, R"({"system":"s","tools":"[]","conversations":[{"from":"user","value":"a"},
                  {"from":"function_call","value":"{\"name\":\"f\",\"arguments\":{\"x\":1}}"},{"from":"observation","value":"1"},
                  {"from":"assistant","value":"b"}]})") ==
-             R"({"tools":"[]","messages":[{"role":"system","content":"s"},{"role":"user","content":"a"},)"
-             R"({"role":"assistant","content":"","tool_calls":[{"type":"function","function":{"name":"f","arguments":{"x":1}}}]},)"
-             R"({"role":"tool","content":"1"},{"role":"assistant","content":"b"}]})");
+      R"({"tools":"[]","messages":[{"role":"system","content":"s"},{"role":"user","content":"a"},)"
+      R"({"role":"assistant","content":"","tool_calls":[{"type":"function","function":{"name":"f","arguments":{"x":1}}}]},)"
+      R"({"role":"tool","content":"1"},{"role":"assistant","content":"b"}]})");
   BOOST_TEST(made({"sharegpt", "conversations=dialog,from=who,value=what,human=student,gpt=teacher"},
                   R"({"dialog":[{"who":"student","what":"a"},{"who":"teacher","what":"b"}]})") ==
              R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]})");
@@ -41,7 +45,8 @@ BOOST_AUTO_TEST_CASE(sharegpt) {
              "its \"conversations\" has an element whose \"from\" is 'narrator', which is no role that is known");
   CHECK_CONTAINS(made(form, R"({"conversations":[{"value":"a"}]})"), "whose \"from\" is missing or no text");
   CHECK_CONTAINS(made(form, R"({"conversations":["a"]})"), "whose \"from\" is missing or no text");
-  CHECK_CONTAINS(made(form, R"-({"conversations":[{"from":"function_call","value":"f(1)"}]})-"), "function_call that is no JSON");
+  CHECK_CONTAINS(made(form, R"-({"conversations":[{"from":"function_call","value":"f(1)"}]})-"),
+                 "function_call that is no JSON");
 }
 
 BOOST_AUTO_TEST_CASE(alpaca) {
