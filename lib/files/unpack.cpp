@@ -126,7 +126,7 @@ class ZstdStream : public ByteStream {
   [[noreturn]] void fail(std::size_t result) const {
     switch (::ZSTD_getErrorCode(result)) {
       case ZSTD_error_frameParameter_windowTooLarge:
-        packed_.fail("it was packed with --long, and unpacking needs more than 128 MiB");
+        packed_.fail("it was packed with a window of more than 128 MiB");
       case ZSTD_error_prefix_unknown:
         packed_.fail("other bytes follow its end");
       default:
