@@ -68,7 +68,7 @@ OptionTable evaluate_option_table(EvaluateOptions& options) {
       .common();
   add_precision_options(table, options.precision);
   add_model_tokenizer_option(table, options.tokenizer);
-  add_text_options(table, options.json_field, options.chat, options.skip_invalid,
+  add_text_options(table, options.json_field, options.chat, options.form, options.skip_invalid,
                    "Only the tokens of answers count in the loss.");
   add_adapter_option(table, options.adapter);
   add_base_type_option(table, options.base_type, "Keep the matrices of the blocks quantized; adapters are not.");
@@ -134,6 +134,7 @@ class NodeTexts {
         .json_field = options.json_field,
         .skip_invalid = options.skip_invalid,
         .chat = options.chat,
+        .form = options.form,
         .documents = needs_documents({1, options.break_mode, options.end_of_document, options.document_attention}),
         .save_interval_s = 0};
     agree(world, [&] {

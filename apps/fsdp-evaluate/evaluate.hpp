@@ -11,6 +11,7 @@
 #include "comm/communicator.hpp"
 #include "data/samples.hpp"
 #include "machine/compute_device.hpp"
+#include "text/record_form.hpp"
 
 namespace fsdp {
 
@@ -27,6 +28,7 @@ struct EvaluateOptions {
   std::string tokenizer;
   std::string json_field;  // the field with the text, as in TextSource::json_field()
   bool chat = false;       // texts are conversations
+  RecordForm form;         // of conversations
   bool skip_invalid = false;
   std::size_t batch_size = 8;         // sequences per rank at a time
   std::size_t tokens_per_sample = 0;  // 0 means the model's longest sequence, and for `data` at most 1024

@@ -44,6 +44,7 @@ struct TokenizeOptions {
   std::size_t train_bpe = 0;
   std::string json_field;
   bool chat = false;
+  RecordForm form;  // of conversations
   bool skip_invalid = false;
   bool append_eos = false;
   std::string eos_token;
@@ -131,7 +132,10 @@ OptionTable tokenize_option_table(TokenizeOptions& o) {
                   "fsdp-tokenize 'web/*.jsonl' --tokenizer DIR --append-eos --out train.bin --valid-out valid.bin",
                   "fsdp-tokenize book.txt --train-bpe 4096 --tokenizer own --out train.bin"});
   table.group("Input");
-  table.list("text", "TEXT", o.texts, "Files to read, or patterns ('web/*.jsonl'); '-' is standard input.")
+  table
+      .list(
+          "text", "TEXT", o.texts,
+          "Files to read, or patterns ('web/*.jsonl'); also packed by gzip or zstd, and Parquet files; '-' is standard input.")
       .positional()
       .required()
       .common();
@@ -151,7 +155,7 @@ OptionTable tokenize_option_table(TokenizeOptions& o) {
           "<|endoftext|> as token 0, which Hugging Face's tokenizers read. 0: learn none.")
       .common();
   add_text_options(
-      table, o.json_field, o.chat, o.skip_invalid,
+      table, o.json_field, o.chat, o.form, o.skip_invalid,
       "NAME.mask.bin next to --out NAME.bin marks the tokens of answers, for --mask of fsdp-train; an HDF5 file has "
       "the mask in its dataset loss_mask.");
   table
@@ -321,6 +325,7 @@ int tokenize(const TokenizeOptions& options) {
                                  {"append_eos", options.append_eos ? options.eos_token : "no"},
                                  {"json_field", json_field},
                                  {"chat", options.chat ? sum_of_chat_templates(folder_of_tokenizer(options.tokenizer)) : "no"},
+                                 {"form", {options.form.name, options.form.names}},
                                  {"skip_invalid", options.skip_invalid},
                                  {"format", options.format->name},
                                  {"shard_tokens", options.shard_size},
@@ -337,7 +342,7 @@ int tokenize(const TokenizeOptions& options) {
   notes.compare_tokenizer(sum_of_tokenizer(options.tokenizer));
   print_warnings(tokenizer->warnings());
 
-  ChatReader chat(folder_of_tokenizer(options.tokenizer), *tokenizer);
+  ChatReader chat(folder_of_tokenizer(options.tokenizer), *tokenizer, options.form);
   const std::size_t threads = options.threads > 0 ? options.threads : std::max(1u, std::thread::hardware_concurrency());
   TokenizeJob job(
       *tokenizer, text, tail, notes,

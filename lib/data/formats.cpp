@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/registry.hpp"
+#include "data/text_file.hpp"
 #include "files/input_file.hpp"
 
 namespace fsdp {
@@ -48,14 +49,14 @@ std::optional<UserError> of_known_kind(const fs::path& path, std::string_view be
   constexpr Kind kinds[] = {
       {"\x93NUMPY", "an array of numpy", write_tokens},
       {"TNTIDX", "the index of an old data set of fairseq; of its implementations only mmap is read", write_tokens},
-      {"\x1f\x8b", "compressed by gzip", "unpack it with gzip -dk"},
-      {"\x28\xb5\x2f\xfd", "compressed by zstd", "unpack it with zstd -d"},
+      {"\x1f\x8b", "compressed by gzip", "only text is read so, and not through a pipe; unpack it with gzip -d"},
+      {"\x28\xb5\x2f\xfd", "compressed by zstd", "only text is read so, and not through a pipe; unpack it with zstd -d"},
       {"\xfd"
        "7zXZ",
        "compressed by xz", "unpack it with xz -dk"},
       {"BZh91AY", "compressed by bzip2", "unpack it with bzip2 -dk"},
       {"PK\x03\x04", "a zip archive, as torch.save and numpy.savez make", write_tokens},
-      {"PAR1", "a Parquet file", "write its rows as JSON lines: datasets.Dataset.from_parquet(FILE).to_json(\"FILE.jsonl\")"},
+      {"PAR1", "a Parquet file", "give it as a file, neither packed nor through a pipe"},
       {"ARROW1", "an Arrow file", write_rows},
       {"\xff\xff\xff\xff", "an Arrow file of datasets, or another binary file", write_rows},
       {"%PDF", "a PDF document", "give its text in UTF-8"}};
@@ -116,8 +117,10 @@ void add_token_format(const TokenFormat& format) { table().add(format); }
 
 bool is_text_file(const fs::path& path) {
   if (kind_of(path) != PathKind::file) return false;
-  const std::string beginning = InputFile(path).beginning(first_bytes);
+  const TextFile file(path);
+  const std::string beginning = file.beginning(first_bytes);
   if (beginning.empty() || !looks_like_text(beginning)) return false;
+  if (file.is_packed()) return !of_known_kind(path, beginning);
   for (const TokenFormat* format : token_formats())
     if (format->recognises(path, beginning)) return false;
   return !of_known_kind(path, beginning);

@@ -44,8 +44,8 @@ const TokenFormat& find_token_format(std::string_view name);
 /// other threads.
 void add_token_format(const TokenFormat& format);
 
-/// Returns true if a file looks like text: no format recognises it, and its first bytes have no control characters. Throws what
-/// InputFile throws.
+/// Returns true if a file looks like text, also if it is packed or has rows (text_file.hpp): no format recognises it, and its
+/// first bytes have no control characters. Throws what TextFile throws.
 bool is_text_file(const std::filesystem::path& path);
 
 /// Throws UserError if the beginning of a file or stream shows that it is not plain text: it is compressed, in UTF-16, or a

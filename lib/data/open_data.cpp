@@ -1,9 +1,11 @@
 #include "data/open_data.hpp"
 
 #include <algorithm>
-#include <cctype>
+#include <array>
 #include <charconv>
 #include <filesystem>
+#include <map>
+#include <regex>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -15,6 +17,7 @@
 #include "base/system.hpp"
 #include "data/formats.hpp"
 #include "data/indexed_format.hpp"
+#include "data/text_file.hpp"
 #include "data/text_source.hpp"
 #include "files/input_file.hpp"
 
@@ -82,6 +85,17 @@ void leave_out_masks(std::vector<fs::path>& paths) {
   });
 }
 
+/// Throws UserError if two files are the same text, packed in two ways or once packed and once not.
+void require_packed_once(const std::vector<fs::path>& paths) {
+  std::map<fs::path, fs::path> texts;
+  for (const fs::path& path : paths)
+    if (const auto [other, is_new] = texts.emplace(without_packing(path), path); !is_new)
+      throw UserError(format(
+          "'{}' and '{}' are the same text by their names (packed in two ways, or packed and not; it would be read twice); "
+          "remove one of them, or give a pattern that matches only one",
+          other->second.string(), path.string()));
+}
+
 /// The files that match a pattern, in the order of the names' bytes, which is the same on all ranks.
 std::vector<fs::path> files_like(const std::string& pattern) {
   glob_t found{};
@@ -99,6 +113,7 @@ std::vector<fs::path> files_like(const std::string& pattern) {
     return path.extension() == ".idx" && std::binary_search(all.begin(), all.end(), fs::path(path).replace_extension(".bin"));
   });
   leave_out_masks(paths);
+  require_packed_once(paths);
   return paths;
 }
 
@@ -130,33 +145,63 @@ std::vector<fs::path> files_of_split(const fs::path& folder, Split split) {
   return paths;
 }
 
-/// Returns true if a file is named as text. Compressed texts are included; they are refused later by their content.
-bool is_named_text(fs::path path) {
-  for (const char* const packed : {".gz", ".zst"})
-    if (path.extension() == packed) path.replace_extension();
-  return is_named_json(path) || path.extension() == ".txt" || path.extension() == ".TXT";
+/// Returns true if a file is named as text, which may be packed, or as Parquet.
+bool is_named_text(const fs::path& path) {
+  const fs::path extension = without_packing(path).extension();
+  return is_named_json(path) || extension == ".txt" || extension == ".TXT" || path.extension() == ".parquet";
 }
 
-/// Returns true if a word of the file's name says that it is not for training, as in `datasets`.
-bool is_held_out(const fs::path& path) {
+bool is_named_tokens(const fs::path& path) {
+  const fs::path extension = path.extension();
+  return extension == ".bin" || extension == ".h5" || extension == ".hdf5";
+}
+
+/// The splits that a name may have, by the words of `datasets`.
+enum NamedSplit { train_split, valid_split, test_split, no_split };
+constexpr std::pair<std::string_view, NamedSplit> split_words[] = {
+    {"train", train_split}, {"training", train_split}, {"validation", valid_split}, {"valid", valid_split},
+    {"dev", valid_split},   {"val", valid_split},      {"test", test_split},        {"testing", test_split},
+    {"eval", test_split},   {"evaluation", test_split}};
+
+/// The split that a word of the name stands for. Words end at "-", ".", "_", a space or a digit.
+NamedSplit split_of(const std::string& name) {
+  NamedSplit found = no_split;
   std::string word;
-  for (const char c : path.filename().string() + ".") {
-    if (std::isalpha(static_cast<unsigned char>(c))) {
+  for (const char c : name + ".") {
+    if (std::string_view("/-._ 0123456789").find(c) == std::string_view::npos) {
       word += c;
       continue;
     }
-    for (const char* const held_out : {"valid", "validation", "val", "dev", "test", "testing", "eval", "evaluation"})
-      if (word == held_out) return true;
+    for (const auto& [of_split, split] : split_words) {
+      if (word != of_split) continue;
+      if (found != no_split && found != split)
+        throw UserError(
+            format("'{}' names two splits of the data ({} is another one than that of a word before it); rename it, "
+                   "or name the files of one split",
+                   name, word));
+      found = split;
+    }
     word.clear();
   }
-  return false;
+  return found;
 }
 
-std::vector<fs::path> files_of_folder(const fs::path& folder) {
-  std::vector<fs::path> paths, texts;
+/// The files of a folder by their splits. If no name is that of a split, or all files are of one split, all are in `no_split`.
+using Splits = std::array<std::vector<fs::path>, 4>;
+
+bool has_splits(const Splits& splits) {
+  return splits[train_split].size() + splits[valid_split].size() + splits[test_split].size() > 0;
+}
+
+/// All files of a folder that can be read: those in it, and those in its folder `data` and in folders named as splits.
+std::vector<fs::path> find_files(const fs::path& folder) {
+  std::vector<fs::path> tokens, texts;
+  const auto add = [&](const fs::path& path) {
+    if (is_named_tokens(path)) tokens.push_back(path);
+    if (is_named_text(path)) texts.push_back(path);
+  };
   std::error_code problem;
   for (fs::directory_iterator entry(folder, problem), end; !problem && entry != end; entry.increment(problem)) {
-    const fs::path extension = entry->path().extension();
     const std::string file = entry->path().filename().string();
     if (file.starts_with('.')) continue;
     if (file.starts_with("dict.") && file.ends_with(".txt"))
@@ -164,26 +209,79 @@ std::vector<fs::path> files_of_folder(const fs::path& folder) {
           "'{}' is a folder of fairseq-preprocess for pairs of languages ({} is there, and no dict.txt; all of its splits "
           "would be read as one); preprocess only one language, or name a file",
           folder.string(), file));
-    if (extension == ".bin" || extension == ".h5" || extension == ".hdf5") paths.push_back(entry->path());
-    if (is_named_text(entry->path())) texts.push_back(entry->path());
+    if (kind_of(entry->path()) != PathKind::folder) {
+      add(entry->path());
+      continue;
+    }
+    if (file != "data" && split_of(file) == no_split) continue;
+    for (fs::recursive_directory_iterator inner(entry->path(), problem); !problem && inner != fs::end(inner);
+         inner.increment(problem))
+      if (kind_of(inner->path()) == PathKind::file && !inner->path().filename().string().starts_with('.')) add(inner->path());
   }
   if (problem) throw CallError("read the folder " + folder.string(), problem.message());
-  if (paths.empty()) paths = std::move(texts);
-  if (paths.empty())
-    throw UserError(format(
-        "'{}' holds no token files and no text (it has no dict.txt, and no file that ends in .bin, .h5, .hdf5, .txt, .jsonl, "
-        ".ndjson or .json); name a token file, as fsdp-tokenize makes, or a text file",
-        folder.string()));
+  std::vector<fs::path> paths = std::move(tokens.empty() ? texts : tokens);
   std::sort(paths.begin(), paths.end());
   leave_out_masks(paths);
-  const auto held_out = std::ranges::find_if(paths, is_held_out), other = std::ranges::find_if_not(paths, is_held_out);
-  if (held_out != paths.end() && other != paths.end())
-    throw UserError(
-        format("'{}' holds several splits by the names of its files ({} and {}: all would be read as one); name the files of "
-               "one split, or give the pattern '{}' to read all",
-               folder.string(), other->filename().string(), held_out->filename().string(),
-               (folder / ("*" + other->extension().string())).string()));
+  require_packed_once(paths);
   return paths;
+}
+
+/// Finds the splits as load_dataset() of `datasets` does: by names such as data/train-00000-of-00002.parquet, else by the names
+/// of folders in the folder, else by the names of files.
+Splits find_splits(const fs::path& folder) {
+  const std::vector<fs::path> paths = find_files(folder);
+  const auto by = [&](const auto& split_of_path) {
+    Splits splits;
+    for (const fs::path& path : paths) splits[split_of_path(path.lexically_relative(folder))].push_back(path);
+    return splits;
+  };
+  static const std::regex shard("data/(.*)-[0-9]{5}-of-[0-9]{5}.*");
+  std::string other;  // a split with another name, as in data/train_sft-00000-of-00001.parquet
+  Splits splits = by([&](const fs::path& path) {
+    std::smatch match;
+    const std::string name = path.generic_string();
+    if (!std::regex_match(name, match, shard)) return no_split;
+    for (const auto& [word, split] : split_words)
+      if (match.str(1) == word) return split;
+    other = match[1];
+    return no_split;
+  });
+  if (!has_splits(splits) && !other.empty())
+    throw UserError(
+        format("'{0}' has a split {1} (of the splits of a folder, only train and validation are read without their "
+               "names); name the files of one split: '{2}'",
+               folder.string(), other, (folder / "data" / (other + "-*")).string()));
+  if (!has_splits(splits)) splits = by([](const fs::path& path) { return split_of(path.parent_path().generic_string()); });
+  if (!has_splits(splits)) splits = by([](const fs::path& path) { return split_of(path.filename().string()); });
+  if (std::ranges::count_if(splits, [](const auto& files) { return !files.empty(); }) == 1) {
+    splits = {};
+    splits[no_split] = paths;
+  }
+  if (!has_splits(splits))
+    std::erase_if(splits[no_split], [&](const fs::path& path) { return path.parent_path().filename() == "data"; });
+  return splits;
+}
+
+std::vector<fs::path> files_of_folder(const fs::path& folder, Split split) {
+  const Splits splits = find_splits(folder);
+  const std::vector<fs::path>& wanted = splits[!has_splits(splits)     ? no_split
+                                               : split == Split::train ? train_split
+                                                                       : valid_split];
+  if (!wanted.empty()) return wanted;
+  if (has_splits(splits)) {
+    std::vector<std::string> there;
+    for (const auto& files : splits)
+      if (!files.empty()) there.push_back(files.front().lexically_relative(folder).string());
+    throw UserError(format("'{}' has no {} split by the names of its files ({}); name the files to be read, such as '{}'",
+                           folder.string(), split == Split::train ? "train" : "validation",
+                           fmt::to_string(fmt::join(there, ", ")), (folder / there.front()).string()));
+  }
+  throw UserError(format(
+      "'{}' holds no token files and no text (it has no dict.txt, and no file that ends in .bin, .h5, .hdf5, .txt, .jsonl, "
+      ".ndjson, .json, one of the last four with .gz or .zst, or .parquet); name a token file, as fsdp-tokenize makes, or a "
+      "text "
+      "file",
+      folder.string()));
 }
 
 bool is_data_bin(const std::string& name) {
@@ -192,12 +290,12 @@ bool is_data_bin(const std::string& name) {
 
 std::vector<fs::path> files_of(const std::string& name, Split split) {
   if (is_data_bin(name)) return files_of_split(name, split);
-  if (kind_of(name) == PathKind::folder) return files_of_folder(name);
+  if (kind_of(name) == PathKind::folder) return files_of_folder(name, split);
   return files_of_pattern(name);
 }
 
 /// Returns the files as a data set of text if all are texts, and nullopt if none is. Throws UserError if only some are.
-std::optional<TextSet> text_of(const std::string& name, const std::vector<fs::path>& paths) {
+std::optional<TextSet> text_of(const std::string& name, Split split, const std::vector<fs::path>& paths) {
   const auto count = std::count_if(paths.begin(), paths.end(), is_text_file);
   if (count == 0) return std::nullopt;
   if (count < std::ssize(paths)) {
@@ -207,6 +305,9 @@ std::optional<TextSet> text_of(const std::string& name, const std::vector<fs::pa
                other->string()));
   }
   TextSet text{name, {}};
+  // Each split has a name of its own, from which the name of its token file is made.
+  if (kind_of(name) == PathKind::folder && has_splits(find_splits(name)))
+    text.name = (fs::path(name) / "").string() + (split == Split::train ? " (train)" : " (validation)");
   for (const fs::path& path : paths) text.files.push_back(path.string());
   return text;
 }
@@ -224,7 +325,7 @@ std::unique_ptr<Tokens> open_part(const std::string& name, Split split, const fs
                                   OpenFile open_file = open_token_file) {
   const std::vector<fs::path> paths = files_of(name, split);
   if (!text_tokens.empty())
-    if (const auto text = text_of(name, paths)) return open_tokens_of_text(*text, text_tokens);
+    if (const auto text = text_of(name, split, paths)) return open_tokens_of_text(*text, text_tokens);
   allow_open_files(paths.size());
   std::vector<std::unique_ptr<Tokens>> files;
   for (const fs::path& path : paths) files.push_back(open_file(path));
@@ -273,14 +374,14 @@ std::vector<fs::path> files_of_data(const std::string& name, Split split) {
 std::vector<TextSet> texts_in(const std::string& name, Split split) {
   std::vector<TextSet> texts;
   for (const MixturePart& part : parts_of(name))
-    if (auto text = text_of(part.name, files_of(part.name, split))) texts.push_back(std::move(*text));
+    if (auto text = text_of(part.name, split, files_of(part.name, split))) texts.push_back(std::move(*text));
   return texts;
 }
 
 void try_opening(const std::string& name, Split split) {
   for (const MixturePart& part : parts_of(name)) {
     const std::vector<fs::path> paths = files_of(part.name, split);
-    if (text_of(part.name, paths)) continue;
+    if (text_of(part.name, split, paths)) continue;
     for (const fs::path& path : paths) static_cast<void>(open_token_file(path));
   }
 }
@@ -340,8 +441,22 @@ std::optional<fs::path> file_in_both(const std::string& train, const std::string
 }
 
 std::optional<std::string> valid_data_of(const std::string& name) {
-  if (is_data_bin(name) && kind_of(fs::path(name) / "valid.bin") == PathKind::file) return name;
-  return std::nullopt;
+  if (kind_of(name) != PathKind::folder) return std::nullopt;
+  const bool has_valid =
+      is_data_bin(name) ? kind_of(fs::path(name) / "valid.bin") == PathKind::file : !find_splits(name)[valid_split].empty();
+  return has_valid ? std::optional(name) : std::nullopt;
+}
+
+std::vector<fs::path> unread_files(const std::string& name, bool reads_valid) {
+  std::vector<fs::path> unread;
+  for (const MixturePart& part : parts_of(name)) {
+    if (is_data_bin(part.name) || kind_of(part.name) != PathKind::folder) continue;
+    const Splits splits = find_splits(part.name);
+    if (!has_splits(splits)) continue;
+    for (const NamedSplit split : {valid_split, test_split, no_split})
+      if (split != valid_split || !reads_valid) unread.insert(unread.end(), splits[split].begin(), splits[split].end());
+  }
+  return unread;
 }
 
 std::optional<std::size_t> vocabulary_of(const std::string& name) {

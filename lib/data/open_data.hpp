@@ -3,8 +3,10 @@
 //                              text, or JSON records (text_data.hpp)
 //   a folder with dict.txt     a "data-bin" of fairseq-preprocess; its split train for training, its split valid for validation
 //   another folder             all files in it that end in .bin, .h5 or .hdf5, in the order of their names; if there are none,
-//                              all files named as text or JSON; names that begin with a dot are left out; refused if the
-//                              names are those of several splits, such as train.jsonl and valid.jsonl
+//                              all files named as text, JSON or Parquet; names that begin with a dot are left out. If the names
+//                              are those of several splits, as in `datasets` (train.jsonl and valid.jsonl, folders train/ and
+//                              test/, data/train-00000-of-00002.parquet), only one is read: train for training, validation for
+//                              validation
 //   a pattern with * ? [ ]     all files that match, in the order of their names (bytes, whatever the locale)
 //   several of these, a,b      read one after the other, as one data set
 //   several with weights, a:0.7,b:0.3   a mixture (mixture.hpp)
@@ -24,7 +26,7 @@
 
 namespace fsdp {
 
-/// A split of a folder written by fairseq-preprocess ("data-bin").
+/// A split of a folder: of those that fairseq-preprocess writes ("data-bin"), and of those with the names of splits.
 enum class Split { train, valid };
 
 /// Returns the files that match the pattern `name`, in the order of their names; if it is no pattern, returns `name` itself.
@@ -55,8 +57,11 @@ std::unique_ptr<Tokens> open_masks(const std::string& name);
 std::string unused_masks(const std::string& name, Split split, std::string_view option);
 /// The first file that is in both the training and the validation data, if there is one.
 std::optional<std::filesystem::path> file_in_both(const std::string& train, const std::string& valid);
-/// Returns `name` if this is a folder of fairseq-preprocess with validation data; otherwise nullopt.
+/// Returns `name` if this is a folder with validation data, by its split; otherwise nullopt.
 std::optional<std::string> valid_data_of(const std::string& name);
+/// The files of the folders with splits in `name` that training does not read. If `reads_valid` is true, it reads the
+/// validation splits, too.
+std::vector<std::filesystem::path> unread_files(const std::string& name, bool reads_valid);
 /// The largest vocabulary size of the folders of fairseq-preprocess in `name`: the number of lines of dict.txt, plus the four
 /// tokens that fairseq puts before them (<s>, <pad>, </s>, <unk>). Returns nullopt if `name` has no such folder. Throws
 /// UserError.

@@ -86,8 +86,9 @@ class TokenMaker {
                                       {"skip_invalid", reading_.skip_invalid}};
     const bool documents = reading_.documents && field.empty() && !reading_.chat;
     if (reading_.chat) made_of["chat"] = sum_of_chat_templates(folder_of_tokenizer(reading_.tokenizer));
+    if (reading_.form != RecordForm()) made_of["form"] = {reading_.form.name, reading_.form.names};
     if (documents) made_of["documents"] = true;  // not `false`, because notes of older releases have no such entry
-    const std::string size = format_bytes(static_cast<double>(source.size()));
+    const std::string size = format_bytes(static_cast<double>(source.size_of_files()));
     std::string why;
     if (const nlohmann::json note = read_note(stem); note.is_object()) {
       const bool same_text = note["made_of"] == nlohmann::json(made_of);
@@ -113,7 +114,7 @@ class TokenMaker {
         reading_.warn(contradiction);
     std::optional<ChatReader> chat;
     if (reading_.chat) {
-      chat.emplace(folder_of_tokenizer(reading_.tokenizer), *tokenizer_);
+      chat.emplace(folder_of_tokenizer(reading_.tokenizer), *tokenizer_, reading_.form);
       output.end_tokens = end_tokens_beside(folder_of_tokenizer(reading_.tokenizer), *tokenizer_);
       output.conversations = [&](const nlohmann::ordered_json& record, std::string& problem) {
         return with_end(chat->read(record, problem));

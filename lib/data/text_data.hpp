@@ -13,6 +13,7 @@
 
 #include "base/program.hpp"
 #include "data/tokens.hpp"
+#include "text/record_form.hpp"
 
 namespace fsdp {
 
@@ -30,6 +31,7 @@ struct TextReading {
   std::string json_field = {};        // the field with the text; see TextSource::json_field()
   bool skip_invalid = false;          // leave out JSON records without a text
   bool chat = false;                  // JSON records are conversations; the tokens have a mask of their answers
+  RecordForm form = {};               // of conversations
   bool documents = false;             // each plain text is a document
   std::filesystem::path folder = {};  // the folder for the token files; created if missing
   std::size_t vocab_size = 0;         // of the model; a text with a token id not below it is refused; 0: no limit

@@ -15,6 +15,7 @@
 #include "base/system.hpp"
 #include "data/formats.hpp"
 #include "data/json_records.hpp"
+#include "data/text_file.hpp"
 #include "files/checksum.hpp"
 #include "files/output_file.hpp"
 
@@ -47,7 +48,7 @@ UserError mixed(const std::string& json, const std::string& plain) {
 }  // namespace
 
 bool is_named_json(const std::filesystem::path& name) {
-  std::string extension = name.extension().string();
+  std::string extension = without_packing(name).extension().string();
   for (char& c : extension)
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
   return extension == ".jsonl" || extension == ".ndjson" || extension == ".json";
@@ -56,14 +57,14 @@ bool is_named_json(const std::filesystem::path& name) {
 struct TextSource::Text {
   std::string name;
   bool any_bytes;
-  std::optional<InputFile> file;  // set if the text is a file; otherwise stream is used
+  std::optional<TextFile> file;  // set if the text is a file; otherwise stream is used
   Stream stream{nullptr, nullptr};
   std::string first = {};      // for a stream: the bytes that beginning() has read
   std::size_t first_used = 0;  // the number of bytes of `first` that read_on() has returned
   std::size_t mark = 0;        // length of the byte-order mark
 
   std::uint64_t size() const { return file->size() - mark; }
-  void read(std::uint64_t offset, char* to, std::size_t bytes) const { file->read(mark + offset, to, bytes); }
+  std::size_t read(std::uint64_t offset, char* to, std::size_t bytes) const { return file->read(mark + offset, to, bytes); }
 
   void use_file(const std::filesystem::path& path) {
     file.emplace(path);
@@ -84,9 +85,11 @@ struct TextSource::Text {
   std::string beginning() {
     if (!file) return open(), first;
     std::string text;
-    for (std::uint64_t at = 0; at < size() && text.find_first_not_of(" \t\r\n") == text.npos; at += text.size()) {
-      text.resize(std::min<std::uint64_t>(size() - at, beginning_bytes));
-      read(at, text.data(), text.size());
+    for (std::uint64_t at = 0; text.find_first_not_of(" \t\r\n") == text.npos; at += text.size()) {
+      std::string next(beginning_bytes, '\0');
+      next.resize(read(at, next.data(), next.size()));
+      if (next.empty()) break;
+      text = std::move(next);
     }
     return text;
   }
@@ -107,7 +110,6 @@ TextSource::TextSource(TextSource&&) noexcept = default;
 TextSource::~TextSource() = default;
 
 TextSource::TextSource(const std::vector<std::string>& names, bool any_bytes) {
-  allow_open_files(names.size());
   for (const std::string& name : names) {
     Text text{.name = name, .any_bytes = any_bytes, .file = {}};
     const PathKind kind = name == "-" ? PathKind::other : kind_of(name);
@@ -118,8 +120,11 @@ TextSource::TextSource(const std::vector<std::string>& names, bool any_bytes) {
         throw unreadable(name, "it is a folder");
       case PathKind::file:
         text.use_file(name);
-        if (text.size() == 0) throw unreadable(name, "it is empty");
-        require_no_known_kind(name, text.beginning(), any_bytes);
+        if (const std::string beginning = text.beginning(); beginning.empty())
+          throw unreadable(name, "it is empty");
+        else
+          require_no_known_kind(name, beginning, any_bytes);
+        text.file->close();
         break;
       case PathKind::other:  // a pipe is opened when it is read, because its writer may wait for that
         break;
@@ -146,6 +151,7 @@ void TextSource::copy_streams(const std::filesystem::path& folder) {
           at += got;
         }
         text.use_file(path);
+        text.file->keep_open();
       } catch (...) {
         ::unlink(path.c_str());
         throw;
@@ -153,6 +159,12 @@ void TextSource::copy_streams(const std::filesystem::path& folder) {
     }
     check_errno(::unlink(path.c_str()) == 0, "remove " + path.string());
   }
+}
+
+std::uint64_t TextSource::size_of_files() const {
+  std::uint64_t all = 0;
+  for (const Text& text : texts_) all += text.file->size_of_file();
+  return all;
 }
 
 std::uint64_t TextSource::size() const {
@@ -171,6 +183,7 @@ std::string TextSource::read_at(std::uint64_t offset, std::size_t bytes) const {
     const std::size_t before = out.size(), here = std::min<std::uint64_t>(bytes - before, text.size() - offset);
     out.resize(before + here);
     text.read(offset, out.data() + before, here);
+    if (&text != &texts_[present_]) text.file->close();
     offset = 0;
     if (out.size() == bytes) break;
   }
@@ -178,8 +191,11 @@ std::string TextSource::read_at(std::uint64_t offset, std::size_t bytes) const {
 }
 
 void TextSource::seek(std::uint64_t offset) {
-  for (present_ = 0; present_ + 1 < texts_.size() && offset >= texts_[present_].size(); ++present_)
+  const Text& before = texts_[present_];
+  // At the first text, sizes are not needed: that of a packed text is not known before it is unpacked.
+  for (present_ = 0; offset > 0 && present_ + 1 < texts_.size() && offset >= texts_[present_].size(); ++present_)
     offset -= texts_[present_].size();
+  if (&before != &texts_[present_] && before.file) before.file->close();
   at_ = offset;
 }
 
@@ -220,24 +236,17 @@ std::string TextSource::place_of_line(std::uint64_t offset) const {
   const Text& text = text_at(offset);
   if (!text.file) return format("the line at byte {} of '{}'", text.mark + offset, text.name);
   std::uint64_t line = 1;
-  each_piece(*text.file, 0, text.mark + offset,
-             [&](const char* piece, std::size_t bytes) { line += std::count(piece, piece + bytes, '\n'); });
-  return format("line {} of '{}'", line, text.name);
+  const auto count = [&](const char* piece, std::size_t bytes) { line += std::count(piece, piece + bytes, '\n'); };
+  each_piece(*text.file, 0, text.mark + offset, count);
+  return format("{} {} of '{}'", text.file->has_rows() ? "row" : "line", line, text.name);
 }
 
 nlohmann::ordered_json TextSource::identity() const {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (const Text& text : texts_) {
     const auto written = std::filesystem::last_write_time(text.name).time_since_epoch().count();
-    constexpr std::uint64_t blocks = 64, block_bytes = 64 << 10;
-    const bool is_short = text.size() <= blocks * block_bytes;
-    std::string block(is_short ? text.size() : block_bytes, '\0');
-    RunningSum sum;
-    for (std::uint64_t k = 0; k < (is_short ? 1 : blocks); ++k) {
-      text.read(k * (text.size() - block.size()) / (blocks - 1), block.data(), block.size());
-      sum.add(block.data(), block.size());
-    }
-    all.push_back({std::filesystem::absolute(text.name).string(), text.size(), written, sum.value()});
+    all.push_back(
+        {std::filesystem::absolute(text.name).string(), text.file->size_of_file(), written, text.file->checksum_of_blocks()});
   }
   return all;
 }
@@ -245,12 +254,18 @@ nlohmann::ordered_json TextSource::identity() const {
 std::string TextSource::json_field(const std::string& named, const char* otherwise, const Warn& warn) {
   if (!named.empty()) return named;
   const Text *json = nullptr, *plain = nullptr;
-  for (Text& text : texts_)
-    if (text.file || &text == &texts_.front()) (text.is_json(otherwise) ? json : plain) = &text;
+  for (Text& text : texts_) {
+    if (!text.file && &text != &texts_.front()) continue;
+    (text.is_json(otherwise) ? json : plain) = &text;
+    if (text.file) text.file->close();
+  }
   if (json && plain) throw mixed(json->name, plain->name);
   std::vector<std::string> doubtful;
-  for (Text& text : texts_)
-    if (plain && text.file && has_lines_of_json(text.beginning())) doubtful.push_back(text.name);
+  for (Text& text : texts_) {
+    if (!plain || !text.file) continue;
+    if (has_lines_of_json(text.beginning())) doubtful.push_back(text.name);
+    text.file->close();
+  }
   if (!doubtful.empty())
     warn(format(
         "'{}' is read as plain text (its beginning is not JSON), but most of its first lines are JSON objects; if it is JSON, "
@@ -270,9 +285,9 @@ std::size_t TextSource::read(std::string& to, std::size_t bytes) {
   Text& text = texts_[present_];
   const std::size_t before = to.size();
   if (text.file) {
-    const std::size_t here = std::min<std::uint64_t>(bytes, text.size() - at_);
+    to.resize(before + bytes);
+    const std::size_t here = text.read(at_, to.data() + before, bytes);
     to.resize(before + here);
-    text.read(at_, to.data() + before, here);
     at_ += here;
     return here;
   }
@@ -284,6 +299,7 @@ std::size_t TextSource::read(std::string& to, std::size_t bytes) {
 }
 
 bool TextSource::next() {
+  if (texts_[present_].file) texts_[present_].file->close();
   if (present_ + 1 == texts_.size()) return false;
   ++present_;
   at_ = 0;

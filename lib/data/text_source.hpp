@@ -1,5 +1,6 @@
 // Reads several texts as one text. If all are files, it can be read at any position, otherwise once from the beginning.
-// Byte-order marks at the beginnings of texts are skipped.
+// Byte-order marks at the beginnings of texts are skipped. Files may be
+// packed (text_file.hpp).
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@
 
 namespace fsdp {
 
-/// Returns true if the extension is that of JSON: .jsonl, .ndjson or .json, in upper or lower case.
+/// Returns true if the extension is that of JSON: .jsonl, .ndjson or .json, in upper or lower case, also before .gz or .zst.
 bool is_named_json(const std::filesystem::path& name);
 
 class TextSource {
@@ -34,7 +35,10 @@ class TextSource {
   /// once.
   void copy_streams(const std::filesystem::path& folder);
 
-  /// The number of bytes of all texts. size(), read_at(), seek() and begins_at() require that all texts are files.
+  /// The number of bytes of all files, as they are on the disk.
+  std::uint64_t size_of_files() const;
+  /// The number of bytes of all texts. The first call unpacks packed files as a whole. size(), size_of_files(), read_at(),
+  /// seek() and begins_at() require that all texts are files.
   std::uint64_t size() const;
   /// Reads `bytes` bytes of the joined texts, or fewer at the end of the last text.
   std::string read_at(std::uint64_t offset, std::size_t bytes) const;
@@ -45,8 +49,8 @@ class TextSource {
   /// The place of an offset for messages: "byte 17 of 'a.txt'". If a stream, whose size is unknown, is before the offset, the
   /// offset counts as a position in that stream.
   std::string place(std::uint64_t offset) const;
-  /// The line of an offset for messages: "line 3 of 'a.txt'", or "the line at byte 17 of '-'" for a stream. Reads the file to
-  /// count its lines.
+  /// The line of an offset for messages: "line 3 of 'a.txt'", "row 3 of 'a.parquet'", or "the line at byte 17 of '-'" for a
+  /// stream. Reads the file to count its lines.
   std::string place_of_line(std::uint64_t offset) const;
   std::string name_at(std::uint64_t offset) const;
   /// The beginning of the text that contains `offset`.

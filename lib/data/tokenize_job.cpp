@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <limits>
 #include <utility>
 
 #include <unistd.h>
@@ -75,13 +76,27 @@ JsonPieces::JsonPieces(TextSource& text, std::uint64_t begin, std::optional<std:
                        ConversationReader conversations, bool skip_invalid)
     : records_(text, begin, end), field_(field), conversations_(std::move(conversations)), skip_invalid_(skip_invalid) {}
 
+/// Reads a list of tokens in place of a text. Returns false if there is none.
+bool JsonPieces::read_tokens(std::vector<TokenId>& tokens) const {
+  std::string none;
+  const nlohmann::json object = read_json(records_.record(), none);
+  if (!object.is_object() || !object.contains(field_) || !object[field_].is_array()) return false;
+  tokens.clear();
+  for (const nlohmann::json& id : object[field_]) {
+    if (!id.is_number_integer() || id < 0 || id > std::numeric_limits<TokenId>::max()) return false;
+    tokens.push_back(id.get<TokenId>());
+  }
+  return true;
+}
+
 /// Reads the text of the record. If there is none, returns false and sets `problem_` to the reason.
 bool JsonPieces::read(TextPiece& piece) {
   piece.replaced = 0;
   if (!conversations_) {
     std::optional<std::string> text = read_json_field(records_.record(), field_, problem_, &piece.replaced);
-    if (text) piece.text = std::move(*text);
-    return text.has_value();
+    piece.is_tokens = !text && read_tokens(piece.tokens);
+    piece.text = text ? std::move(*text) : "";
+    return text || piece.is_tokens;
   }
   const nlohmann::ordered_json object = read_json_in_order(records_.record(), problem_, &piece.replaced);
   if (!problem_.empty()) return false;
@@ -107,17 +122,24 @@ void JsonPieces::fail() const {
   if (conversations_)
     throw UserError(format("{} is no conversation ({}); correct it, or leave such lines out by `skipping of lines`",
                            records_.place(), problem_));
-  std::string none;
+  std::string none, fields;
   const nlohmann::json object = read_json(records_.record(), none);
+  if (object.is_object())
+    for (const auto& [key, value] : object.items())
+      fields += format("{}\"{}\"{}", fields.empty() ? "; its fields are " : ", ", excerpt(key),
+                       value.is_object()  ? " (an object)"
+                       : value.is_array() ? " (a list)"
+                                          : "");
+  const std::string why = format("{} cannot be used ({}{}", records_.place(), problem_, fields);
   if (object.is_object() && (object.contains("messages") || (object.contains("prompt") && object.contains("completion"))))
-    throw UserError(format(
-        "{} cannot be used ({}; it is a conversation); read such lines by `conversations`, or name the field that has the "
-        "text by `field of JSON`",
-        records_.place(), problem_));
+    throw UserError(
+        format("{}; it is a conversation); read such lines by `conversations`, or name the field that has the "
+               "text by `field of JSON`",
+               why));
   throw UserError(
-      format("{} cannot be used ({}); correct it, name the field that has the text by `field of JSON`, or leave "
-             "such lines out by `skipping of lines`",
-             records_.place(), problem_));
+      format("{}); correct it, name the field that has the text by `field of JSON`, or leave such lines out by "
+             "`skipping of lines`",
+             why));
 }
 
 bool JsonPieces::next(TextPiece& piece) {
@@ -364,6 +386,15 @@ bool TokenizeJob::count(EncodedPiece& piece, DataCounts& counts) {
   return true;
 }
 
+void TokenizeJob::require_known_tokens(const EncodedPiece& piece) const {
+  for (const TokenId id : piece.ids)
+    if (static_cast<std::size_t>(id) >= tokenizer_.vocab_size())
+      throw UserError(
+          format("{} has the token {}, which is not one of the tokenizer's (0 to {}); give the `tokenizer` that the "
+                 "tokens were made with",
+                 text_.place_of_line(piece.begin), id, tokenizer_.vocab_size() - 1));
+}
+
 void TokenizeJob::run_part(Part& part, std::uint64_t begin, std::optional<std::uint64_t> end) {
   const bool documents = texts_are_documents();
   const std::uint64_t from = std::max(begin, at_);
@@ -376,7 +407,8 @@ void TokenizeJob::run_part(Part& part, std::uint64_t begin, std::optional<std::u
   ParallelEncoder encoder(tokenizer_, output_.threads, [&](EncodedPiece piece) {
     if (piece.replaced > 0 && replaced_ == 0) first_replaced_ = at_ + piece.first_replaced;
     replaced_ += piece.replaced;
-    if (piece.ends_document && output_.end_of_text) {
+    if (piece.is_tokens) require_known_tokens(piece);
+    if (piece.ends_document && output_.end_of_text && !piece.is_tokens) {
       piece.ids.push_back(*output_.end_of_text);
       piece.mask.push_back(piece.ends_open ? 1 : 0);
     }

@@ -75,6 +75,7 @@ class JsonPieces : public TextPieces {
 
  private:
   bool read(TextPiece& piece);
+  bool read_tokens(std::vector<TokenId>& tokens) const;
   std::string form() const;
   [[noreturn]] void fail() const;
 
@@ -180,6 +181,7 @@ class TokenizeJob {
   void run_part(Part& part, std::uint64_t begin, std::optional<std::uint64_t> end);
   bool count(EncodedPiece& piece, DataCounts& counts);
   void end_answers(EncodedPiece& piece) const;
+  void require_known_tokens(const EncodedPiece& piece) const;
   void save();
   bool texts_are_documents() const { return output_.documents || output_.end_of_text; }
   void warn_of_text() const;

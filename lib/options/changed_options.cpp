@@ -17,7 +17,7 @@ namespace fsdp {
 std::span<const std::string_view> options_that_keep_results() {
   static constexpr std::string_view names[] = {
       // The effect of these options is compared instead: the checkpoint has checksums of the tokens and of the algorithms.
-      "gemm-algorithms", "valid", "valid-mask", "tokenizer", "json-field", "chat", "skip-invalid",
+      "gemm-algorithms", "valid", "valid-mask", "tokenizer", "json-field", "chat", "json-format", "json-names", "skip-invalid",
       // Options of the model. They need no comparison, because a checkpoint of another model is refused.
       "arch", "model", "init", "decoder-layers", "decoder-embed-dim", "decoder-ffn-embed-dim", "decoder-attention-heads",
       "decoder-kv-heads", "vocab-size", "share-decoder-input-output-embed", "decoder-learned-pos", "no-scale-embedding",

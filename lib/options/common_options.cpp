@@ -10,6 +10,7 @@
 #include "base/format.hpp"
 #include "base/version.hpp"
 #include "device/cuda_library.hpp"
+#include "files/unpack.hpp"
 #include "h5/h5.hpp"
 #include "kernels/kernels.hpp"
 #include "plan/placement.hpp"
@@ -346,11 +347,13 @@ void add_bias_gelu_option(OptionTable& table, bool& fusion) {
              "(tanh form) in the same pass as a matrix product. Saves memory traffic; results have other last digits.");
 }
 
-void add_text_options(OptionTable& table, std::string& json_field, bool& chat, bool& skip_invalid,
+void add_text_options(OptionTable& table, std::string& json_field, bool& chat, RecordForm& form, bool& skip_invalid,
                       const std::string& with_masks) {
   table
       .text("json-field", "NAME", json_field,
-            "The texts are JSON, lines or an array of objects. Field NAME of each object is a document, tokenized by itself.")
+            "The texts are JSON, lines or an array of objects, or rows of Parquet files. Field NAME of each object is a "
+            "document, "
+            "tokenized by itself, or a list of tokens, which are taken as they are.")
       .unset("text, if the content or the name of a file shows that it is JSON; other files are plain text")
       .sets("field of JSON");
   table
@@ -361,6 +364,25 @@ void add_text_options(OptionTable& table, std::string& json_field, bool& chat, b
           "tokenizer's folder. " +
               with_masks)
       .sets("conversations");
+  std::vector<std::pair<std::string, std::string>> names;
+  std::string about = "The form of the conversations, for --chat.";
+  for (const auto& [name, keys] : record_forms()) {
+    names.emplace_back(name, name);
+    about += format(" {}: {}.", name, keys);
+  }
+  table.choice<std::string>("json-format", form.name, names, about).sets("form of JSON");
+  table
+      .text("json-names", "NAMES", form.names,
+            "Names that the data have in place of those of --json-format, as in "
+            "conversations=dialog,from=speaker,value=text,human=student.")
+      .unset("the names of --json-format")
+      .sets("names in JSON");
+  table.then([&](const OptionTable&) {
+    RecordReader{form};  // throws if the form has none of the names
+    if (!chat && form != RecordForm())
+      throw UserError(
+          "--json-format and --json-names change nothing (they are for conversations); give --chat, or leave them out");
+  });
   table.flag("skip-invalid", skip_invalid, "Skip lines or objects of JSON without a usable text, and report their number.")
       .sets("skipping of lines");
 }
@@ -434,6 +456,7 @@ std::string full_version_text(std::string_view program) {
                                 {"GEMM", kernels::gemm_description()},
                                 {"JSON", format("nlohmann {}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR,
                                                 NLOHMANN_JSON_VERSION_PATCH)},
+                                {"zstd", zstd_version()},
                                 {"CUDA", gpus_of_this_machine()}});
 }
 

@@ -15,6 +15,7 @@
 #include "machine/compute_device.hpp"
 #include "nn/config.hpp"
 #include "run/sharded_model.hpp"
+#include "text/record_form.hpp"
 
 namespace fsdp {
 
@@ -56,8 +57,9 @@ void add_device_option(OptionTable& table, DeviceChoice& device, const std::stri
 void add_bias_gelu_option(OptionTable& table, bool& fusion);
 /// --attention-backend.
 void add_attention_option(OptionTable& table, AttentionBackend& backend);
-/// --json-field, --chat and --skip-invalid, for every program that reads text. `with_masks` says where masks of answers go.
-void add_text_options(OptionTable& table, std::string& json_field, bool& chat, bool& skip_invalid,
+/// --json-field, --chat, --json-format, --json-names and --skip-invalid, for every program that reads text. `with_masks` says
+/// where masks of answers go.
+void add_text_options(OptionTable& table, std::string& json_field, bool& chat, RecordForm& form, bool& skip_invalid,
                       const std::string& with_masks);
 /// --threads, for every program that computes.
 Option& add_threads_option(OptionTable& table, std::size_t& threads);

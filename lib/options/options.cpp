@@ -36,16 +36,18 @@ void require(bool changed, const char* option, bool there, const char* other) {
 void add_data_options(OptionTable& table, TrainOptions& o) {
   table.group("Data");
   table
-      .text("data", "DATA", o.data,
-            "Training data. Token files: llm.c's format (which fsdp-tokenize writes), a memory-mapped data set of Megatron or "
-            "fairseq (.bin with .idx), or HDF5. Texts: plain, or lines of JSON. Several files: a data-bin folder of "
-            "fairseq-preprocess, another folder of such files, or a pattern ('data/*.bin'). Several data sets: 'a.bin,b.bin' "
-            "reads one after the other, 'a.bin:0.7,b.bin:0.3' mixes them with these shares of the sequences.")
+      .text(
+          "data", "DATA", o.data,
+          "Training data. Token files: llm.c's format (which fsdp-tokenize writes), a memory-mapped data set of Megatron or "
+          "fairseq (.bin with .idx), or HDF5. Texts: plain or lines of JSON, also packed by gzip or zstd, and Parquet files. "
+          "Several files: a data-bin folder of fairseq-preprocess, another folder of such files (of which the split train is "
+          "read, if their names are those of splits), or a pattern ('data/*.bin'). Several data sets: 'a.bin,b.bin' reads one "
+          "after the other, 'a.bin:0.7,b.bin:0.3' mixes them with these shares of the sequences.")
       .positional()
       .required()
       .common();
   table.text("valid", "DATA", o.valid, "Validation data, in the same forms as DATA, but without shares.")
-      .unset("the split valid, if DATA is a data-bin folder that has it; else no validation")
+      .unset("the split for validation, if DATA is a folder that has it; else no validation")
       .common();
   add_document_options(table, o.break_mode, o.sharding.plan.documents, o.end_of_document);
   table
@@ -90,7 +92,7 @@ void add_data_options(OptionTable& table, TrainOptions& o) {
       .unset("that of the checkpoint, of --model or of --finetune-from; bytes with --arch, or for a vocabulary of 256")
       .sets("tokenizer")
       .common();
-  add_text_options(table, o.json_field, o.chat, o.skip_invalid, "Only the tokens of answers count in the loss.");
+  add_text_options(table, o.json_field, o.chat, o.form, o.skip_invalid, "Only the tokens of answers count in the loss.");
   table.flag("shuffle", o.shuffle,
              "Read the sequences in a random order, which depends on --seed and on the pass over the data, instead of the "
              "file's order.");

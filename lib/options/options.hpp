@@ -24,6 +24,7 @@
 #include "record/trace.hpp"
 #include "run/executor.hpp"
 #include "run/sharded_model.hpp"
+#include "text/record_form.hpp"
 
 namespace fsdp {
 
@@ -42,6 +43,7 @@ struct TrainOptions : EngineOptions {
   std::string tokenizer;   // for texts and samples; empty: the model's tokenizer, or else bytes
   std::string json_field;  // field of JSON lines that holds the text: TextSource::json_field()
   bool chat = false;       // texts are conversations
+  RecordForm form;         // of conversations
   bool skip_invalid = false;
   // model: `arch` or `model` is set, or neither if the run resumes from a checkpoint, which has the configuration
   std::string arch;

@@ -465,14 +465,14 @@ std::string known_form(const ChatJson& record) {
   const auto has = [&](const char* key) { return record.contains(key) && says_something(record[key]); };
   const bool is_from = has("messages") && record["messages"].is_array() && record["messages"][0].is_object() &&
                        record["messages"][0].contains("from");
-  if (has("conversations") || is_from)
-    return "in ShareGPT's form (\"conversations\", \"from\" and \"value\"); write {\"messages\": [{\"role\": \"user\", "
-           "\"content\": ..}, {\"role\": \"assistant\", \"content\": ..}]}: \"human\" is the role user, \"gpt\" is assistant";
+  if (is_from && !has("conversations"))
+    return "in ShareGPT's form (\"from\" and \"value\"); give `form of JSON` sharegpt, and conversations=messages by `names in "
+           "JSON`";
+  if (has("conversations"))
+    return "in ShareGPT's form (\"conversations\", \"from\" and \"value\"); give `form of JSON` sharegpt";
   if (has("messages") || has("completion")) return "";
   if (has("instruction") && record.contains("output"))
-    return "in Alpaca's form (\"instruction\", \"input\" and \"output\"); write {\"prompt\": .., \"completion\": ..}, where "
-           "the "
-           "prompt is made of instruction and input, and the completion is the output";
+    return "in Alpaca's form (\"instruction\", \"input\" and \"output\"); give `form of JSON` alpaca";
   if (has("chosen") && record.contains("rejected"))
     return "for training on preferences (\"chosen\" and \"rejected\"), which is not here; to train on the chosen answers, "
            "write "
@@ -496,7 +496,9 @@ ChatText ChatReader::read(const nlohmann::ordered_json& record, std::string& pro
     if (!template_) template_ = read_chat_template(model_, tokenizer_);
     return *template_;
   };
-  return read_conversation(record, by, problem, unused_);
+  problem.clear();
+  const ChatJson read = records_.read(record, problem);
+  return problem.empty() ? read_conversation(read, by, problem, unused_) : ChatText();
 }
 
 std::vector<std::string> ChatReader::warnings() const {

@@ -18,6 +18,7 @@
 
 #include "text/data_counts.hpp"
 #include "text/jinja.hpp"
+#include "text/record_form.hpp"
 #include "text/tokenizer.hpp"
 
 namespace fsdp {
@@ -101,7 +102,8 @@ std::string sum_of_chat_templates(const std::filesystem::path& model);
 class ChatReader {
  public:
   /// `tokenizer` must outlive this object.
-  ChatReader(std::filesystem::path model, const Tokenizer& tokenizer) : model_(std::move(model)), tokenizer_(tokenizer) {}
+  ChatReader(std::filesystem::path model, const Tokenizer& tokenizer, const RecordForm& form = {})
+      : model_(std::move(model)), tokenizer_(tokenizer), records_(form) {}
   /// Calls read_conversation() with the model's template.
   ChatText read(const nlohmann::ordered_json& record, std::string& problem);
   /// Warnings about keys of records that were not used, and about a tokenizer without the token that ends answers.
@@ -110,6 +112,7 @@ class ChatReader {
  private:
   std::filesystem::path model_;
   const Tokenizer& tokenizer_;
+  RecordReader records_;
   std::optional<ChatTemplate> template_;
   std::set<std::string> unused_;
 };

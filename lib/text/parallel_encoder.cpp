@@ -40,7 +40,7 @@ EncodedPiece ParallelEncoder::encode(TextPiece piece) const {
       with_replacements(own.substr(first), &encoded.replaced);
     }
   }
-  tokenizer_.encode_rest(encoded.text, encoded.cut, encoded.ids);
+  encoded.is_tokens ? encoded.ids.swap(encoded.tokens) : tokenizer_.encode_rest(encoded.text, encoded.cut, encoded.ids);
   if (encoded.is_conversation) make_mask(encoded);
   encoded.text = {};
   return encoded;

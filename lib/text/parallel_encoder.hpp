@@ -20,6 +20,8 @@ struct TextPiece : ChatText {
   std::uint64_t begin = 0;  // the position of a JSON record in the caller's text
   std::uint64_t end = 0;    // the position of the piece's end in the caller's text
   bool ends_document = false;
+  bool is_tokens = false;  // the piece is `tokens`, and has no text
+  std::vector<TokenId> tokens = {};
   bool is_conversation = false;  // if true, the tokens get a mask
   std::size_t replaced = 0;      // the number of invalid places that the caller has replaced by U+FFFD
 };

@@ -98,8 +98,9 @@ std::vector<TextSet> make_tokens(const RunContext& run, const Origin& origin, Ma
           *run.options.end_of_document, origin.config.vocab_size));
     texts = texts_in(run.options.data, Split::train);
     all = texts;
-    if (!run.options.valid.empty())
-      for (TextSet& text : texts_in(run.options.valid, Split::valid)) all.push_back(std::move(text));
+    const std::string valid = valid_name(run.options);
+    if (!valid.empty())
+      for (TextSet& text : texts_in(valid, Split::valid)) all.push_back(std::move(text));
     // A tokenizer that the user names is stored in checkpoints, so it must be valid even if training does not need a tokenizer.
     if (run.world.rank() == 0 && (!run.options.tokenizer.empty() || (!all.empty() && !origin.tokenizer.empty()))) {
       const auto opened = open_tokenizer(origin.tokenizer);
@@ -108,7 +109,7 @@ std::vector<TextSet> make_tokens(const RunContext& run, const Origin& origin, Ma
         run.log.warn(*doubt);
     }
     try_opening(run.options.data, Split::train);
-    if (!run.options.valid.empty()) try_opening(run.options.valid, Split::valid);
+    if (!valid.empty()) try_opening(valid, Split::valid);
     if (all.empty() && run.options.chat)
       throw UserError("--chat changes nothing (the data are tokens already); leave it out, or give the conversations as JSON");
     if (all.empty()) return;
@@ -133,6 +134,7 @@ std::vector<TextSet> make_tokens(const RunContext& run, const Origin& origin, Ma
                                        .json_field = run.options.json_field,
                                        .skip_invalid = run.options.skip_invalid,
                                        .chat = run.options.chat,
+                                       .form = run.options.form,
                                        .documents = needs_documents(data_cut(run.options)),
                                        .folder = text_tokens(run.options),
                                        .vocab_size = origin.config.vocab_size,
@@ -167,6 +169,14 @@ void warn_of_files(const RunContext& run, bool same_tokens) {
        {run.options.mask.empty() ? unused_masks(run.options.data, Split::train, "--mask") : "",
         has_valid && run.options.valid_mask.empty() ? unused_masks(run.options.valid, Split::valid, "--valid-mask") : ""})
     if (!doubt.empty()) run.log.warn(doubt);
+  const bool reads_valid = !has_valid && valid_data_of(run.options.data);
+  if (reads_valid)
+    run.log.say(format("validation: {} of '{}'", plural(files_of_data(run.options.data, Split::valid).size(), "file"),
+                       printable(run.options.data)));
+  if (const auto unread = unread_files(run.options.data, reads_valid); !unread.empty())
+    run.log.say(
+        wrapped(printable(format("not read: {}, of other splits than train by the names{}", unread.front().string(),
+                                 unread.size() == 1 ? "" : format(", and {} more", plural(unread.size() - 1, "file"))))));
   const auto both = has_valid ? file_in_both(run.options.data, run.options.valid) : std::nullopt;
   if (both)
     run.log.warn(
@@ -338,8 +348,9 @@ void try_data(const RunContext& run, const Origin& origin, Machine& machine, Sig
     if (run.world.rank() == 0)
       options.save.folder = scratch.emplace(std::filesystem::temp_directory_path(), "fsdp-train").path();
     std::vector<TextSet> texts = texts_in(options.data, Split::train);
-    if (!options.valid.empty()) std::ranges::move(texts_in(options.valid, Split::valid), std::back_inserter(texts));
-    for (const TextSet& text : texts) text_bytes += TextSource(text.files).size();
+    const std::string valid = valid_name(options);
+    if (!valid.empty()) std::ranges::move(texts_in(valid, Split::valid), std::back_inserter(texts));
+    for (const TextSet& text : texts) text_bytes += TextSource(text.files).size_of_files();
   });
   constexpr std::uint64_t most = std::uint64_t{1} << 30;
   if (run.world.max(text_bytes) > most)

@@ -214,26 +214,67 @@ BOOST_AUTO_TEST_CASE(a_token_that_ends_other_documents_than_the_stored_ones_is_d
   }
 }
 
-BOOST_AUTO_TEST_CASE(a_folder_with_files_of_several_splits_is_refused) {
-  const auto files_in = [](const std::vector<std::string>& names) {
-    const TemporaryFolder folder;
-    for (const std::string& name : names) write_file(folder / name, R"({"text": "words"})");
-    try {
-      BOOST_TEST(texts_in((folder / "*").string(), Split::train).front().files.size() == names.size());
-      const std::size_t count = texts_in(folder.path().string(), Split::train).front().files.size();
-      BOOST_TEST(files_of_data(folder.path().string(), Split::valid).size() == count);
-      return std::to_string(count);
-    } catch (const UserError& error) {
-      return std::string(error.what());
-    }
+// The splits are those of get_data_patterns() of datasets 5.2, except that it searches all folders, and reads a file with the
+// names of two splits as both. A folder whose files are all of one split is read as a whole.
+BOOST_AUTO_TEST_CASE(a_folder_with_splits_is_read_as_datasets_reads_it) {
+  struct Folder {
+    std::vector<std::string> names;
+    std::string train, valid;  // the names of the files that are read, or a part of the message
+    std::string unread = "";
   };
-  CHECK_CONTAINS(files_in({"train.jsonl", "valid.jsonl"}),
-                 "holds several splits by the names of its files (train.jsonl and valid");
-  for (const char* const other : {"a-val.json", "dev-00000-of-00002.json", "test.json", "x_evaluation.json", "validation.json"})
-    CHECK_CONTAINS(files_in({"a.json", other}), "several splits");
-  BOOST_TEST(files_in({"train-00000.json", "train-00001.json", "x.train.json"}) == "3");
-  BOOST_TEST(files_in({"valid.json", "dev.json"}) == "2");
-  BOOST_TEST(files_in({"contest.json", "development.json", "trains.json", "values.json"}) == "4");
+  const Folder folders[] = {
+      {{"train.jsonl", "valid.jsonl"}, "train.jsonl", "valid.jsonl"},
+      {{"train-00000.json", "train-00001.json", "x.train.json"},
+       "train-00000.json train-00001.json x.train.json",
+       "train-00000.json train-00001.json x.train.json"},
+      {{"valid.json", "dev.json"}, "dev.json valid.json", "dev.json valid.json"},
+      {{"contest.json", "development.json", "trains.json", "values.json"},
+       "contest.json development.json trains.json values.json",
+       "contest.json development.json trains.json values.json"},
+      {{"my-train_1.jsonl", "my-val_1.jsonl", "eval.jsonl", "more.jsonl"},
+       "my-train_1.jsonl",
+       "my-val_1.jsonl",
+       "eval.jsonl more.jsonl"},
+      {{"train/a.jsonl", "train/deep/b.txt", "dev-1/a.jsonl", "testing/c.jsonl", "train.jsonl"},
+       "train/a.jsonl train/deep/b.txt",
+       "dev-1/a.jsonl",
+       "testing/c.jsonl train.jsonl"},
+      {{"data/train-00000-of-00002-ab.json", "data/train-00001-of-00002-cd.json", "data/test-00000-of-00001.json",
+        "valid.json"},
+       "data/train-00000-of-00002-ab.json data/train-00001-of-00002-cd.json",
+       "has no validation split",
+       "data/test-00000-of-00001.json valid.json"},
+      {{"data/train.json", "data/validation.json", "other/test.json"}, "data/train.json", "data/validation.json"},
+      {{"a.json", "checkpoints/train.json", "data/b.json"}, "a.json", "a.json"},
+      {{"a.json", "x_evaluation.json"},
+       "has no train split by the names of its files (x_evaluation.json, a.json)",
+       "has no validation split"},
+      {{"test.json", "val.json"}, "has no train split", "val.json"},
+      {{"data/train_sft-00000-of-00001.json", "data/test_sft-00000-of-00001.json"}, "has a split t", "has a split t"},
+      {{"train.json", "train-test.json"}, "'train-test.json' names two splits", "'train-test.json' names two splits"},
+      {{"a.jsonl", "a.jsonl.gz"}, "are the same text by their names", "are the same text by their names"}};
+  for (const Folder& each : folders) {
+    const TemporaryFolder folder;
+    for (const std::string& name : each.names) {
+      std::filesystem::create_directories((folder / name).parent_path());
+      write_file(folder / name, R"({"text": "words"})");
+    }
+    const auto shown = [&](const auto& paths) {
+      std::string all;
+      for (const std::filesystem::path& path : paths)
+        all += (all.empty() ? "" : " ") + path.lexically_relative(folder.path()).string();
+      return all;
+    };
+    for (const auto& [split, expected] : {std::pair(Split::train, each.train), {Split::valid, each.valid}}) {
+      try {
+        BOOST_TEST(shown(files_of_data(folder.path().string(), split)) == expected);
+      } catch (const UserError& error) {
+        CHECK_CONTAINS(std::string(error.what()), expected);
+      }
+    }
+    if (each.train.find(' ') == std::string::npos || each.train.find("json") == 0)
+      BOOST_TEST(shown(unread_files(folder.path().string(), true)) == each.unread);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(masks_that_do_not_belong_to_the_tokens) {

@@ -140,7 +140,7 @@ BOOST_AUTO_TEST_CASE(files_that_cannot_be_used) {
   CHECK_CONTAINS(error(std::string(4000, 'a')), "it starts with 1633771873");
   CHECK_CONTAINS(error(std::string(4000, 'a')), "it looks like text); make one with fsdp-tokenize");
   CHECK_CONTAINS(error("\x93NUMPY" + std::string(4000, '\1')), "it is an array of numpy); write its tokens");
-  CHECK_CONTAINS(error("\x1f\x8b\x08" + std::string(40, '\1')), "(it is compressed by gzip); unpack it");
+  CHECK_CONTAINS(error("\x1f\x8b\x08" + std::string(40, '\1')), "(it is compressed by gzip); only text is read so");
   CHECK_CONTAINS(error(std::string(4000, '\1')), "it starts with 16843009");
   CHECK_CONTAINS(error(with_header(20240520, 7, 10, 40)), "version 7");
   CHECK_CONTAINS(error(with_header(20240520, 1, 10, 18)), "truncated: its header has 10 tokens, but only 9 are stored");

@@ -35,6 +35,12 @@ boost::test_tools::assertion_result has_transformers(boost::unit_test::test_unit
   return there;
 }
 
+boost::test_tools::assertion_result has_trl(boost::unit_test::test_unit_id) {
+  boost::test_tools::assertion_result there = probe_python(script_of_jobs("rows_in_python.py")).code == 0;
+  there.message() << "this Python has no TRL and datasets";
+  return there;
+}
+
 struct SkipWithoutPython {
   SkipWithoutPython() { skip_without_python(script, "numpy and Hugging Face's tokenizers"); }
 };
@@ -131,6 +137,23 @@ BOOST_AUTO_TEST_CASE(chat_templates_are_run_as_by_transformers, *boost::unit_tes
   BOOST_TEST(
       (templates.size() >= 16u && written >= templates.size() * 30 && refused > 0u && generated > 0u),
       templates.size() << " templates, " << written << " texts, " << refused << " refused, " << generated << " with masks");
+}
+
+BOOST_AUTO_TEST_CASE(other_forms_of_conversations_have_the_tokens_of_trl, *boost::unit_test::precondition(has_trl)) {
+  const auto folder = fresh_folder();
+  must(folder, {python(), script_of_jobs("rows_in_python.py"), tokenizers + "chat-tokenizer.json"});
+  const json wanted = json::parse(std::ifstream(folder / "wanted.json"));
+  for (const auto& [name, form] :
+       {std::pair<std::string, std::string>("sharegpt", "sharegpt"),
+        {"alpaca", "alpaca"},
+        {"dialog", "sharegpt --json-names conversations=dialog,from=who,value=what,human=student,gpt=teacher"}})
+    for (const std::string ending : {".jsonl", ".jsonl.gz", ".parquet"}) {
+      const std::string file = name + ending;
+      must(folder,
+           split(FSDP_BIN "/fsdp-tokenize " + file + " --chat --json-format " + form + " --tokenizer model --out out.bin"));
+      BOOST_TEST((tokens_of(folder / "out.bin") == wanted[name]["ids"].get<std::vector<std::uint32_t>>()), file);
+      BOOST_TEST((tokens_of(folder / "out.mask.bin") == wanted[name]["mask"].get<std::vector<std::uint32_t>>()), file);
+    }
 }
 
 BOOST_AUTO_TEST_CASE(megatron_reads_and_writes_the_same_data_sets, *boost::unit_test::precondition(has_megatron)) {

@@ -205,6 +205,65 @@ BOOST_AUTO_TEST_CASE(a_run_that_is_stopped_while_it_tokenizes_goes_on) {
   }
 }
 
+// The files of a folder are packed, and the same run on plain files has the same losses.
+BOOST_AUTO_TEST_CASE(a_folder_with_splits_is_trained_on_and_validated) {
+  const auto folder = fresh_folder();
+  const fs::path golden = FSDP_TEST_DATA "/files";
+  fs::create_directories(folder / "set" / "data");
+  fs::copy(golden / "pyarrow.parquet", folder / "set" / "data" / "train-00000-of-00001.parquet");
+  fs::copy(golden / "rows.jsonl.gz", folder / "set" / "data" / "validation-00000-of-00001.jsonl.gz");
+  write_file(folder / "set" / "data" / "test-00000-of-00001.jsonl", "no JSON");
+  fs::copy(golden / "rows.jsonl", folder / "rows.jsonl");
+  const std::string more = " --vocab-size 256 --batch-size 6 --max-update 3 --eval-on-start --save-dir ";
+  const Outcome packed = train(folder, 2, "set" + more + "packed --log-file packed.jsonl");
+  BOOST_TEST_REQUIRE(packed.code == 0, packed.output);
+  BOOST_TEST(packed.says("validation: 1 file of 'set'"), packed.output);
+  BOOST_TEST(packed.times_said("not read: set/data/test-00000-of-00001.jsonl, of other splits than train") == 1u,
+             packed.output);
+  const Outcome plain = train(folder, 2, "rows.jsonl --valid rows.jsonl" + more + "plain --log-file plain.jsonl");
+  BOOST_TEST_REQUIRE(plain.code == 0, plain.output);
+  for (const char* const kind : {"train", "valid"}) {
+    const auto of_packed = metrics(folder / "packed.jsonl", kind), of_plain = metrics(folder / "plain.jsonl", kind);
+    BOOST_TEST_REQUIRE(!of_plain.empty());
+    BOOST_TEST_REQUIRE(of_packed.size() == of_plain.size());
+    for (std::size_t i = 0; i < of_plain.size(); ++i) BOOST_TEST(of_packed[i]["loss"] == of_plain[i]["loss"]);
+  }
+  fs::create_directory(folder / "half");
+  for (const char* const name : {"train.jsonl", "test.jsonl"}) fs::copy(golden / "rows.jsonl", folder / "half" / name);
+  const auto refused = [&](const std::string& data, const std::string& says) {
+    const Outcome outcome = train(folder, 3, data + " --vocab-size 256 --batch-size 4 --max-update 1");
+    BOOST_TEST(outcome.code == 2, outcome.output);
+    BOOST_TEST(outcome.times_said(says) == 1u, outcome.output);
+  };
+  refused("set --valid half", "'half' has no validation split by the names of its files (train.jsonl, test.jsonl)");
+  refused("set/data/train-00000-of-00001.parquet --json-field words",
+          "(it has no \"words\"; its fields are \"completion\", \"id\"");
+  refused("set/data/train-00000-of-00001.parquet --json-field tags", "(its \"tags\" is no text; its fields are");
+  refused("set/data/train-00000-of-00001.parquet --json-field score", "row 1 of ");
+  for (const char* const file : {"data/train-00000-of-00001.parquet", "data/validation-00000-of-00001.jsonl.gz"}) {
+    fs::resize_file(folder / "set" / file, fs::file_size(folder / "set" / file) - 9);
+    refused("set", "cut");
+  }
+
+  // Lists of tokens are taken as they are.
+  std::string line, tokens;
+  for (std::ifstream lines(folder / "rows.jsonl"); std::getline(lines, line);) {
+    const json row = json::parse(line);
+    for (const int id : row["input_ids"]) tokens += static_cast<char>(id);
+  }
+  write_file(folder / "tokens", tokens);
+  const Outcome of_bytes = tool(folder, "fsdp-tokenize tokens --out bytes.bin");
+  BOOST_TEST_REQUIRE(of_bytes.code == 0, of_bytes.output);
+  const std::string parquet = (golden / "pyarrow.parquet").string();
+  BOOST_TEST_REQUIRE(tool(folder, "fsdp-tokenize " + parquet + " --json-field input_ids --out lists.bin").code == 0);
+  BOOST_TEST(read_file(folder / "lists.bin") == read_file(folder / "bytes.bin"));
+  write_file(folder / "large.jsonl", "{\"input_ids\": [3, 256]}\n{\"input_ids\": [-1]}\n");
+  const Outcome large = tool(folder, "fsdp-tokenize large.jsonl --json-field input_ids --out large.bin");
+  BOOST_TEST((large.code == 2 &&
+              large.says("line 1 of 'large.jsonl' has the token 256, which is not one of the tokenizer's (0 to 255)")),
+             large.output);
+}
+
 BOOST_AUTO_TEST_CASE(what_is_no_text_is_refused) {
   const auto folder = fresh_folder();
   const auto refusal = [&](const std::string& data) {
@@ -232,7 +291,7 @@ BOOST_AUTO_TEST_CASE(what_is_no_text_is_refused) {
   check("text.txt --tokenizer " + tokenizers + "smollm2.json --vocab-size 300",
         "), which the model does not have (its tokens are 0 to 299)");
   write_file(folder / "bad.jsonl", "{\"text\": \"a\"}\n{\"txt\": \"b\"}\n");
-  check("bad.jsonl", "line 2 of 'bad.jsonl' cannot be used (it has no \"text\")");
+  check("bad.jsonl", "line 2 of 'bad.jsonl' cannot be used (it has no \"text\"; its fields are \"txt\")");
   write_file(folder / "blank.jsonl", "\n\n");
   check("blank.jsonl", "has no tokens");
   write_file(folder / "chat.jsonl", R"({"messages": [{"role": "user", "content": "a"}]})");
@@ -245,9 +304,8 @@ BOOST_AUTO_TEST_CASE(what_is_no_text_is_refused) {
     BOOST_TEST(!fs::exists(folder / "no.bin"));
   };
   write_file(folder / "text.gz", "\x1f\x8b\x08 and so on");
-  for (const std::string data : {"text.gz", "text.txt text.gz"})
-    check_tokenizing(data, "(it is compressed by gzip); unpack it");
-  check("text.gz", "(it is compressed by gzip); unpack it");
+  for (const std::string data : {"text.gz", "text.txt text.gz"}) check_tokenizing(data, "'text.gz' cannot be unpacked (");
+  check("text.gz", "'text.gz' cannot be unpacked (");
   check_tokenizing("utf16", "'utf16' is text in UTF-16");
   // Both programs refuse files that are not text, unless the tokens are bytes.
   const std::string llama = " --tokenizer " + tokenizers + "smollm2.json";

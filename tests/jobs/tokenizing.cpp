@@ -139,9 +139,10 @@ BOOST_AUTO_TEST_CASE(a_killed_run_goes_on) {
   write_text(folder / "a", 6'000'000, 1);
   write_text(folder / "b", 2'000'000, 2);
   write_text(folder / "c", 2'000'000, 3);
+  BOOST_TEST_REQUIRE(run(folder, {"gzip", "b"}).code == 0);
   for (const std::string more : {"", " --append-eos --shard-size 1000000", " --append-eos --format megatron"}) {
     const std::string command =
-        "a b c --tokenizer " + tokenizers + "smollm2.json --valid-fraction 0.3 --threads 2 --save-interval 10ms" + more;
+        "a b.gz c --tokenizer " + tokenizers + "smollm2.json --valid-fraction 0.3 --threads 2 --save-interval 10ms" + more;
     const Outcome once = tokenize(folder, command + " --out once.bin --valid-out oncev.bin");
     BOOST_TEST_REQUIRE(once.code == 0, once.output);
     std::size_t killed = 0, gone_on = 0;

@@ -15,7 +15,7 @@ quantities=$(grep -hvE '^[[:space:]]*//' $below | grep -oE '"[^"]*"' | grep -oE 
 [[ -n $quantities ]] || { echo "no quantity was found (this test looks in the wrong place)" && exit 1; }
 # Of texts, of changed architectures, of adapters that a program merges, of files that it writes: no function of the API raises them.
 # shellcheck disable=SC2016
-not_in_api='`activation` `adapter` `attention within documents` `conversations` `field of JSON` `largest file` `learned positions`
+not_in_api='`activation` `adapter` `attention within documents` `conversations` `field of JSON` `form of JSON` `largest file` `learned positions` `names in JSON`
   `scaled embedding` `sinusoidal positions` `skipping of lines` `states of the optimizer` `tokenizer` `unscaled embedding`'
 while IFS= read -r quoted; do
   name=${quoted//\`/}

@@ -39,6 +39,8 @@ class Fsdp(CMakePackage, CudaPackage):
     depends_on("xxhash@0.8:", type=("build", "link"))
     depends_on("icu4c@60:", type=("build", "link"))
     depends_on("pcre2@10.32:", type=("build", "link"))
+    depends_on("zlib-api", type=("build", "link"))
+    depends_on("zstd", type=("build", "link"))
     depends_on("sentencepiece@0.1.97:", type=("build", "test"))
     depends_on("cuda@12:", when="+cuda", type=("build", "link", "run"))
     depends_on("nccl@2.22:", when="+nccl", type=("build", "link", "run"))
