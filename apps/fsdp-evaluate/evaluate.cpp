@@ -70,6 +70,7 @@ OptionTable evaluate_option_table(EvaluateOptions& options) {
   add_model_tokenizer_option(table, options.tokenizer);
   add_text_options(table, options.json_field, options.chat, options.skip_invalid,
                    "Only the tokens of answers count in the loss.");
+  add_chat_template_option(table, options.chat_template);
   add_adapter_option(table, options.adapter);
   add_base_type_option(table, options.base_type, "Keep the matrices of the blocks quantized; adapters are not.");
   add_average_option(table, options.use_ema);
@@ -90,6 +91,8 @@ void require_complete(const EvaluateOptions& options) {
   const bool by_documents = options.break_mode != BreakMode::none || options.document_attention;
   if (options.data.empty() && (!options.mask.empty() || by_documents))
     throw UserError("--mask, --break-mode and --document-attention change nothing (they are only for DATA); leave them out");
+  if (!options.chat_template.empty() && !options.chat)
+    throw UserError("--chat-template changes nothing (it is only for --chat); give --chat, or leave it out");
   if (options.end_of_document && !by_documents)
     throw UserError(
         "--eos-token-id changes nothing (it is only for --break-mode complete, --break-mode eos and --document-attention); "
@@ -134,6 +137,7 @@ class NodeTexts {
         .json_field = options.json_field,
         .skip_invalid = options.skip_invalid,
         .chat = options.chat,
+        .chat_template = options.chat_template,
         .documents = needs_documents({1, options.break_mode, options.end_of_document, options.document_attention}),
         .save_interval_s = 0};
     agree(world, [&] {
@@ -443,9 +447,11 @@ std::string evaluate(const EvaluateOptions& options, Communicator& world) {
   require_same_files(
       world,
       [&] {
-        return files_of_model(
-            *source, options.model, options.tokenizer,
-            {files_of_data(options.data, Split::valid), files_of_data(options.mask, Split::train), {options.multiple_choice}});
+        return files_of_model(*source, options.model, options.tokenizer,
+                              {files_of_data(options.data, Split::valid),
+                               files_of_data(options.mask, Split::train),
+                               {options.multiple_choice},
+                               {options.chat_template}});
       },
       options.no_verify);
   const auto report = [&]<class Report>(const Report& made) { return run(made, options, *source, rank, world); };
