@@ -79,6 +79,7 @@ std::optional<Schedule> schedule_of(const nlohmann::json& options, std::uint64_t
     return {};
   }
   if (has_end(found.schedule) && found.schedule.total == 0) found.schedule.total = end;
+  if (found.warmup_ratio > 0) found.schedule.warmup = warmup_of(found.warmup_ratio, found.schedule.total);
   if (has_end(found.schedule) && found.schedule.total == 0) return {};
   return found.schedule;
 }

@@ -35,23 +35,25 @@ void require(bool changed, const char* option, bool there, const char* other) {
 
 /// TRL's names for what --chat does.
 void add_loss_spellings(OptionTable& table, const bool& chat) {
-  struct Spelling {
-    const char *name, *help;
-    bool value = true;
-  };
-  const auto spellings = std::make_shared<std::vector<Spelling>>(std::vector<Spelling>{
-      {"assistant-only-loss",
-       "TRL's name for what --chat does with \"messages\": only the tokens of answers count in the loss."},
-      {"completion-only-loss", "The same with \"prompt\" and \"completion\": only the tokens of the completion count."}});
-  for (Spelling& one : *spellings) table.flag(one.name, one.value, one.help).spelling();
-  table.then([&chat, spellings](const OptionTable& read) {
-    for (const Spelling& one : *spellings) {
-      if (!one.value)
+  const auto answers = std::make_shared<bool>(false), completions = std::make_shared<bool>(false);  // the step keeps them alive
+  table
+      .flag("assistant-only-loss", *answers,
+            "TRL's name for what --chat does with \"messages\": only the tokens of answers count in the loss.")
+      .follows("as --chat")
+      .spelling();
+  table
+      .flag("completion-only-loss", *completions,
+            "TRL's name for what --chat does with \"prompt\" and \"completion\": only the tokens of the completion count.")
+      .follows("as --chat")
+      .spelling();
+  table.then([&chat, answers, completions](const OptionTable& read) {
+    for (const auto& [name, value] : {std::pair("assistant-only-loss", *answers), {"completion-only-loss", *completions}}) {
+      if (read.given(name) && !value)
         throw UserError(
-            format("--{}=false is not supported (with --chat only answers count in the loss); to train on all tokens, "
-                   "tokenize the conversations with fsdp-tokenize --chat, and leave out --mask",
-                   one.name));
-      require(read.given(one.name), one.name, chat, "--chat");
+            format("--{}=false is not supported (with --chat only answers count in the loss); to train on all "
+                   "tokens, make tokens with fsdp-tokenize --chat, and leave out --mask",
+                   name));
+      require(value, name, chat, "--chat");
     }
   });
 }

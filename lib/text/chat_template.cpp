@@ -506,6 +506,8 @@ ChatPrompt read_chat_prompt(const ChatJson& object, const std::string& system, c
   } else if (has("messages")) {
     if (has("prompt")) unused.insert("\"prompt\"");
     problem = add_messages(conversation, object["messages"], "messages", true, keys);
+  } else if (object.value("prompt", ChatJson()) == ChatJson("")) {
+    problem = "its \"prompt\" is empty";
   } else if (has("prompt") && object["prompt"].is_string() && has("completion") && object["completion"].is_string()) {
     return {object["prompt"].get<std::string>(), false, object["completion"]};
   } else if (has("prompt") && object["prompt"].is_string() && !has("completion")) {
@@ -524,7 +526,7 @@ ChatPrompt read_chat_prompt(const ChatJson& object, const std::string& system, c
     return {};
   }
   if (!system.empty() && conversation.messages.front()["role"] != "system")
-    conversation.messages.insert(conversation.messages.begin(), {{"role", "system"}, {"content", system}});
+    conversation.messages.insert(conversation.messages.begin(), ChatJson{{"role", "system"}, {"content", system}});
   try {
     made.text = chat().render(conversation);
     warn_of_unread(conversation, chat(), made.text, keys, unused);
