@@ -35,6 +35,7 @@ struct EvaluateOptions {
   DeviceChoice device = DeviceChoice::automatic;
   std::size_t threads = 0;
   bool json = false;
+  std::filesystem::path per_token;  // a new file for the log-probability of each target; empty: none
   bool no_verify = false, use_ema = false;
 };
 

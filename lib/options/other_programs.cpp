@@ -206,6 +206,32 @@ constexpr OtherOption rows[] = {
     {"bnb-4bit-compute-dtype", "give --precision", "matrices are expanded to that type"},
     {"criterion=label_smoothed_cross_entropy", "give --label-smoothing E V / (V - 1), for fairseq's E and V tokens", "fairseq spreads E over the other V - 1 tokens"},
     {"loss-type", "leave it out", "the loss is the cross entropy of the targets (TRL's nll); TRL's dft and losses of preferences are not here"},
+    {"eval-packing pad-to-multiple-of train-sampling-strategy truncation-mode", "see --break-mode", "validation is cut as training is, and a row that is longer than a sequence takes several"},
+    {"dataset-streaming dataset-kwargs base-model-name-or-path revision hub-revision", "give DATA and --model DIR; nothing is downloaded", "data and models are files"},
+    {"activation-checkpointing activation-checkpointing-kwargs enable-activation-checkpointing ac-mode ac-option", "give --checkpoint-activations, with --checkpoint-policy"},
+    {"enable-activation-offloading", "give --offload-activations"},
+    {"exclude-modules layers-pattern", "give --lora-targets with shell globs"},
+    {"lora-task-type task-type inference-mode fan-in-fan-out auto-mapping peft-version runtime-config megatron-config megatron-core", "leave it out", "adapters are those of causal language models"},
+    {"init-lora-weights layer-replication loftq-config eva-config corda-config lora-ga-config lora-bias lora-target-parameters target-parameters use-qalora qalora-group-size use-bdlora velora-config arrow-config kasa-config monteclora-config alora-invocation-tokens", "leave it out", "adapters are PEFT's LoRA over projections, with its usual first values"},
+    {"bnb-4bit-quant-storage", "leave it out", "quantized matrices are stored as they are computed with"},
+    {"batch-eval-metrics include-for-metrics eval-do-concat-batches eval-use-gather-object label-names", "see fsdp-evaluate --per-token", "a validation gives loss, accuracy and entropy"},
+    {"dataloader-in-order dataloader-multiprocessing-context ddp-static-graph save-on-each-node enable-jit-checkpoint restore-callback-states-from-checkpoint liger-kernel-config torch-empty-cache-steps use-cache skip-memory-metrics debug ignore-bias-buffers log-level-replica router-aux-loss-coef optim-target-modules hub-always-push trackio-bucket-id trackio-static-space-id", "leave it out; see docs/from-trl.md", "it has no counterpart"},
+    // torchtune, for which no row above has the name
+    {"epochs", "give --max-epoch"},
+    {"max-steps-per-epoch", "give --max-update", "it ends the run"},
+    {"clip-grad-norm", "give --clip-norm"},
+    {"num-warmup-steps", "give --warmup-updates"},
+    {"log-every-n-steps", "give --log-interval"},
+    {"run-val-every-n-steps", "give --validate-interval-updates"},
+    {"batch-size-val", "leave it out", "validation has the batches of training"},
+    {"fsdp-cpu-offload", "give --offload-params cpu"},
+    {"custom-sharded-layers", "give --wrap-policy custom, with --wrap-units"},
+    {"memory-efficient-fsdp-wrap", "leave it out", "the embedding and the head are units of their own unless they are tied"},
+    {"optimizer-in-bwd", "leave it out", "the norm of the whole gradient is known before an update"},
+    {"lora-attn-modules apply-lora-to-mlp apply-lora-to-output", "give --lora-targets"},
+    {"quantize-base", "give --base-dtype nf4"},
+    {"enable-async-checkpointing", "leave it out, or give --no-async-save", "saves are asynchronous"},
+    {"save-adapter-weights-only", "see fsdp-consolidate --adapter", "a run needs all of its checkpoint"},
     {"dpo orpo kto dpo-alpha reference-free ref-model model-init-kwargs precompute-ref-log-probs rpo-alpha sync-ref-model beta", "train on the chosen answers, or use TRL with the model of fsdp-consolidate", "DPO and other training on preferences are not here"},
     {"ppo grpo reward-model-path reward-funcs num-generations kl-coef max-prompt-length max-completion-length generate-during-eval use-vllm num-ppo-epochs", "use TRL with the model of fsdp-consolidate", "reward models and reinforcement learning are not here"},
     {"sweep sweep-config hp-space n-trials hyperparameter-search", "start a job for each choice: slurm/array-sweep.sbatch", "a run has one set of options"},
@@ -230,6 +256,9 @@ void add_options_of_other_programs(OptionTable& table) {
       {"fsdp_config:", "distributed_type:"},
       "(it is a configuration of Hugging Face's accelerate, in YAML); give lines 'name = value' with the options "
       "of --help all");
+  table.config_elsewhere({"_component_:"},
+                         "(it is a recipe of torchtune, in YAML); give lines 'name = value' with the options that "
+                         "docs/from-torchtune.md has for its keys");
   table.config_elsewhere(
       // [model], [training] and similar sections are missing here, because configuration files of fsdp-train have them, too.
       {"[parallelism]", "[activation_checkpoint]", "[lr_scheduler]", "[job]", "[profiling]", "[experimental]"},
@@ -239,7 +268,7 @@ void add_options_of_other_programs(OptionTable& table) {
 std::string names_of_other_programs() {
   std::string out =
       "\n### Names of other programs\n\nIf one of these is given, the error message names what is on its right. A key of a "
-      "section, as in torchtitan's files, is written with a point.\n\n| fairseq, PyTorch, Hugging Face, torchtitan, DeepSpeed, "
+      "section, as in torchtitan's files, is written with a point.\n\n| fairseq, PyTorch, Hugging Face, torchtitan, torchtune, DeepSpeed, "
       "Megatron-LM | here |\n|---|---|\n";
   for (const OtherOption& row : rows) {
     std::string names;

@@ -75,6 +75,8 @@ void Reporter::after_update(const UpdateScalars& scalars, const UpdateResult& re
            .times = executor.knows_times() ? std::optional(executor.times()) : std::nullopt,
            .mem_peak_bytes = executor.peak_bytes(),
            .group_norms = group_norms,
+           .accuracy = result.accuracy,
+           .entropy = result.entropy,
            .positions_per_second = positions_per_second};
   if (recorder_ && recorder_->full()) write_trace();
 }

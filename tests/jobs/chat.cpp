@@ -392,6 +392,23 @@ BOOST_AUTO_TEST_CASE(conversations_of_a_file_are_answered) {
   due.insert(due.begin() + (due[0] <= 12 && 12 < due[1] ? 1 : 2), 12);  // at the end of the first start
   due.erase(std::unique(due.begin(), due.end()), due.end());
   BOOST_TEST((validated == due), json(validated) << " validated, " << json(due) << " due");
+  // fsdp-tokenize with this template makes the same tokens, and the checkpoint's template the same loss.
+  must(tokenize(folder, "chat.jsonl --chat --chat-template short.jinja --tokenizer base --format megatron --out all"));
+  for (const auto& entry : fs::directory_iterator(folder / "tuned" / "tokens"))
+    for (const std::string end : {".mask.bin", ".bin"})
+      if (entry.path().string().ends_with(end)) {
+        BOOST_TEST((read_file(entry.path()) == read_file(folder / ("all" + end))), entry.path());
+        break;
+      }
+  const Outcome evaluated = run(folder, mpirun(2, "fsdp-evaluate", split("tuned chat.jsonl --chat --json " + shape)));
+  must(evaluated);
+  const json valid = metrics(folder / "tuned" / "metrics.jsonl", "valid").back(),
+             found = json::parse(evaluated.output.substr(evaluated.output.find("{\"")));
+  for (const char* const key : {"loss", "mean_token_accuracy", "entropy"})
+    BOOST_TEST(std::abs(found[key].get<double>() - valid[key].get<double>()) < 1e-6, key);
+  for (const json& line : lines)
+    BOOST_TEST((line["mean_token_accuracy"].get<double>() >= 0 && line["mean_token_accuracy"].get<double>() <= 1 &&
+                line["entropy"].get<double>() > 0 && line["entropy"].get<double>() <= std::log(501)));
   BOOST_TEST(lines.back()["lr"].get<double>() == 1e-3, boost::test_tools::tolerance(1e-9));
 
   write_file(folder / "rows.jsonl",
