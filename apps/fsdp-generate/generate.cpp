@@ -32,8 +32,8 @@ namespace fsdp {
 OptionTable generate_option_table(GenerateOptions& options) {
   OptionTable table("fsdp-generate", "MODEL [options]", "Generates text with a model, at any number of ranks.");
   table.examples({"fsdp-generate checkpoints --prompt 'In the beginning'",
-                  "mpirun -np 4 fsdp-generate DIR --prompts prompts.txt --temperature 0.7 --json", "fsdp-generate DIR --chat",
-                  "mpirun -np 4 fsdp-generate DIR --chat --prompts questions.jsonl --json"});
+                  "mpirun -np 4 fsdp-generate DIR --chat --prompts questions.jsonl --temperature 0.7 --json",
+                  "fsdp-generate DIR --chat"});
   table.group("What");
   table
       .path("model", "MODEL", options.model,

@@ -318,15 +318,16 @@ int tokenize(const TokenizeOptions& options) {
                  text.size(), options.valid_fraction));
   }
 
-  const std::filesystem::path templates =
-      options.chat_template.empty() ? folder_of_tokenizer(options.tokenizer) : options.chat_template;
+  const auto templates = [&] {  // a new tokenizer has no folder yet
+    return options.chat_template.empty() ? folder_of_tokenizer(options.tokenizer) : options.chat_template;
+  };
   // A killed run is resumed only if it had the same settings and the same tokenizer.
   nlohmann::ordered_json same = {{"version", version_string()},
                                  {"tokenizer", options.tokenizer},
                                  {"train_bpe", options.train_bpe},
                                  {"append_eos", options.append_eos ? options.eos_token : "no"},
                                  {"json_field", json_field},
-                                 {"chat", options.chat ? sum_of_chat_templates(templates) : "no"},
+                                 {"chat", options.chat ? sum_of_chat_templates(templates()) : "no"},
                                  {"skip_invalid", options.skip_invalid},
                                  {"format", options.format->name},
                                  {"shard_tokens", options.shard_size},
@@ -343,7 +344,7 @@ int tokenize(const TokenizeOptions& options) {
   notes.compare_tokenizer(sum_of_tokenizer(options.tokenizer));
   print_warnings(tokenizer->warnings());
 
-  ChatReader chat(templates, *tokenizer);
+  ChatReader chat(templates(), *tokenizer);
   const std::size_t threads = options.threads > 0 ? options.threads : std::max(1u, std::thread::hardware_concurrency());
   TokenizeJob job(
       *tokenizer, text, tail, notes,

@@ -268,7 +268,8 @@ void add_options_of_other_programs(OptionTable& table) {
 std::string names_of_other_programs() {
   std::string out =
       "\n### Names of other programs\n\nIf one of these is given, the error message names what is on its right. A key of a "
-      "section, as in torchtitan's files, is written with a point.\n\n| fairseq, PyTorch, Hugging Face, torchtitan, torchtune, DeepSpeed, "
+      "section, as in torchtitan's files, is written with a point.\n\n| fairseq, PyTorch, Hugging Face, torchtitan, torchtune, "
+      "DeepSpeed, "
       "Megatron-LM | here |\n|---|---|\n";
   for (const OtherOption& row : rows) {
     std::string names;
