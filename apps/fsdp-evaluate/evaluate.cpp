@@ -1,17 +1,22 @@
 #include "fsdp-evaluate/evaluate.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <filesystem>
 #include <numbers>
 #include <optional>
+#include <span>
+#include <system_error>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "base/clean_text.hpp"
 #include "base/format.hpp"
+#include "base/narrow.hpp"
 #include "base/program.hpp"
 #include "base/progress.hpp"
 #include "base/timer.hpp"
@@ -22,8 +27,11 @@
 #include "data/open_data.hpp"
 #include "data/questions.hpp"
 #include "engine/mean_loss.hpp"
+#include "files/input_file.hpp"
 #include "files/json.hpp"
+#include "files/output_file.hpp"
 #include "files/scratch_folder.hpp"
+#include "h5/h5.hpp"
 #include "job/program.hpp"
 #include "machine/machine.hpp"
 #include "options/common_options.hpp"
@@ -70,6 +78,7 @@ OptionTable evaluate_option_table(EvaluateOptions& options) {
   add_model_tokenizer_option(table, options.tokenizer);
   add_text_options(table, options.json_field, options.chat, options.form, options.skip_invalid,
                    "Only the tokens of answers count in the loss.");
+  add_chat_template_option(table, options.chat_template);
   add_adapter_option(table, options.adapter);
   add_base_type_option(table, options.base_type, "Keep the matrices of the blocks quantized; adapters are not.");
   add_average_option(table, options.use_ema);
@@ -77,6 +86,12 @@ OptionTable evaluate_option_table(EvaluateOptions& options) {
   add_device_option(table, options.device);
   add_threads_option(table, options.threads);
   table.flag("json", options.json, "print one JSON object").common();
+  table
+      .path(
+          "per-token", "FILE", options.per_token,
+          "Write the log-probability of each target of DATA into this new file, in the order of DATA: a line of JSON for each "
+          "sequence, or HDF5 if the name ends in .h5 or .hdf5.")
+      .unset("no file");
   return table;
 }
 
@@ -90,6 +105,10 @@ void require_complete(const EvaluateOptions& options) {
   const bool by_documents = options.break_mode != BreakMode::none || options.document_attention;
   if (options.data.empty() && (!options.mask.empty() || by_documents))
     throw UserError("--mask, --break-mode and --document-attention change nothing (they are only for DATA); leave them out");
+  if (!options.chat_template.empty() && !options.chat)
+    throw UserError("--chat-template changes nothing (it is only for --chat); give --chat, or leave it out");
+  if (options.data.empty() && !options.per_token.empty())
+    throw UserError("--per-token changes nothing (it is only for DATA); leave it out");
   if (options.end_of_document && !by_documents)
     throw UserError(
         "--eos-token-id changes nothing (it is only for --break-mode complete, --break-mode eos and --document-attention); "
@@ -135,6 +154,7 @@ class NodeTexts {
         .skip_invalid = options.skip_invalid,
         .chat = options.chat,
         .form = options.form,
+        .chat_template = options.chat_template,
         .documents = needs_documents({1, options.break_mode, options.end_of_document, options.document_attention}),
         .save_interval_s = 0};
     agree(world, [&] {
@@ -174,6 +194,76 @@ class NodeTexts {
 std::size_t most_rows(const EvaluateOptions& options, std::uint64_t rows) {
   return std::min<std::uint64_t>(options.batch_size, std::max<std::uint64_t>(rows, 1));
 }
+
+/// A new file with the log-probabilities of targets. The file has its name once it is complete.
+class TargetFile {
+ public:
+  /// `targets` is the number of all targets. Throws UserError if the file exists, or cannot be made.
+  TargetFile(std::filesystem::path path, std::uint64_t targets)
+      : path_(std::move(path)), temporary_(path_.string() + temporary_suffix) {
+    require_absent(path_);
+    std::error_code unused;
+    std::filesystem::remove(temporary_, unused);
+    if (!is_hdf5(path_)) {
+      text_.emplace(temporary_);
+      return;
+    }
+    h5_.emplace(h5::File::create(temporary_));
+    values_.emplace(h5_->create_dataset("logprobs", {targets}));
+    for (const char* const name : {"tokens", "sequences", "positions"})
+      integers_.push_back(h5_->create_integers(name, sizeof(std::uint32_t), h5::Compression::none));
+  }
+  static void require_absent(const std::filesystem::path& path) {
+    if (kind_of(path) != PathKind::missing)
+      throw UserError(format("--per-token {} exists (it is not overwritten); give another name, or remove it", path.string()));
+    if (kind_of(folder_of(path)) != PathKind::folder)
+      throw UserError(format("--per-token {} is in no folder ({} does not exist); make the folder", path.string(),
+                             folder_of(path).string()));
+  }
+
+  /// Appends the targets of a sequence, those that are not below 0.
+  void add(std::uint64_t sequence, std::span<const std::int32_t> targets, std::span<const float> losses) {
+    std::vector<std::uint32_t> positions, tokens;
+    std::vector<float> values;
+    for (std::size_t t = 0; t < targets.size(); ++t) {
+      if (targets[t] < 0) continue;
+      positions.push_back(static_cast<std::uint32_t>(t + 1));  // the target of input t is the token after it
+      tokens.push_back(static_cast<std::uint32_t>(targets[t]));
+      values.push_back(0 - losses[t]);
+    }
+    if (values.empty()) return;
+    if (text_) {
+      const std::string line = format("{{\"sequence\":{},\"positions\":[{}],\"tokens\":[{}],\"logprobs\":[{}]}}\n", sequence,
+                                      fmt::join(positions, ","), fmt::join(tokens, ","), fmt::join(values, ","));
+      text_->write(text_->size(), line.data(), line.size());
+      return;
+    }
+    values_->write({written_, written_ + values.size()}, values.data());
+    written_ += values.size();
+    integers_[0].append(tokens);
+    integers_[1].append(std::vector(values.size(), narrow<std::uint32_t>(sequence)));
+    integers_[2].append(positions);
+  }
+  void finish() {
+    if (text_) {
+      text_->finish();
+    } else {
+      values_.reset(), integers_.clear();
+      h5_->close();
+    }
+    rename_durably(temporary_, path_);
+  }
+
+ private:
+  static bool is_hdf5(const std::filesystem::path& path) { return path.extension() == ".h5" || path.extension() == ".hdf5"; }
+
+  std::filesystem::path path_, temporary_;
+  std::optional<OutputFile> text_;
+  std::optional<h5::File> h5_;
+  std::optional<h5::Dataset> values_;
+  std::vector<h5::Integers> integers_;
+  std::size_t written_ = 0;
+};
 
 /// Measures the loss on DATA.
 class LossReport {
@@ -218,8 +308,22 @@ class LossReport {
     const auto batch_done = [&](std::size_t done) {
       progress(static_cast<double>(done) / static_cast<double>(batches_->batches()));
     };
-    const double loss = *mean_loss(executor, *batches_, world_, batch_done), seconds = timer.seconds();
-    agree(world_, [&] { require_finite_loss(loss); });
+    std::optional<TargetFile> file;
+    std::uint64_t next = 0;  // the first sequence of the next batch
+    agree(world_, [&] {
+      if (!options_.per_token.empty() && world_.rank() == 0) file.emplace(options_.per_token, batches_->targets());
+    });
+    const TakeLosses take = [&](std::span<const std::int32_t> targets, std::span<const float> losses) {
+      write_batch(file, next, targets, losses);
+      next += batch_size() * static_cast<std::size_t>(world_.size());
+    };
+    const MeanLoss mean =
+        *mean_loss(executor, *batches_, world_, batch_done, {}, options_.per_token.empty() ? TakeLosses() : take);
+    const double loss = mean.loss, seconds = timer.seconds();
+    agree(world_, [&] {
+      require_finite_loss(loss);
+      if (file) file->finish();
+    });
     const double bits = loss / std::numbers::ln2;
     // True if each token is one byte of text.
     const bool is_bytes = source_.config().vocab_size == 256 && tokenizer_ && tokenizer_->vocab_size() == 256;
@@ -234,6 +338,8 @@ class LossReport {
       nlohmann::json json = {{"loss", loss},
                              {"ppl", std::exp(loss)},
                              {"bits_per_token", bits},
+                             {"mean_token_accuracy", mean.accuracy},
+                             {"entropy", mean.entropy},
                              {"tokens", batches_->targets()},
                              {"seconds", seconds},
                              {"model", source_.description()},
@@ -244,11 +350,35 @@ class LossReport {
     }
     std::string in_bits = is_bytes ? "" : format("  bits per token {:.6g}", bits);
     if (bits_per_byte) in_bits += format("  bits per byte {:.6g}", *bits_per_byte);
-    return format("{}\nloss {:.17g}  ppl {:.6g}{}  ({} tokens, in {}, {})\n", one_line(source_.description()), loss,
-                  std::exp(loss), in_bits, batches_->targets(), name_of(options_.precision), format_duration(seconds));
+    return format("{}\nloss {:.17g}  ppl {:.6g}{}  accuracy {:.6g}  entropy {:.6g}  ({} tokens, in {}, {})\n",
+                  one_line(source_.description()), loss, std::exp(loss), in_bits, mean.accuracy, mean.entropy,
+                  batches_->targets(), name_of(options_.precision), format_duration(seconds));
   }
 
  private:
+  /// Appends a batch of all ranks to rank 0's file. The ranks have its sequences in order, the first of them sequence `first`.
+  /// Collective.
+  void write_batch(std::optional<TargetFile>& file, std::uint64_t first, std::span<const std::int32_t> targets,
+                   std::span<const float> losses) const {
+    const std::size_t rows = targets.size(), T = rows / batch_size();
+    std::vector<std::int64_t> all(rows * static_cast<std::size_t>(world_.size()));  // both numbers of a row in one
+    const auto mine = std::span(all).subspan(rows * static_cast<std::size_t>(world_.rank()), rows);
+    for (std::size_t i = 0; i < rows; ++i) mine[i] = (std::int64_t{targets[i]} << 32) | std::bit_cast<std::uint32_t>(losses[i]);
+    world_.sum(std::span(all));
+    agree(world_, [&] {
+      if (!file) return;
+      std::vector<std::int32_t> of_targets(T);
+      std::vector<float> of_losses(T);
+      for (std::size_t b = 0; b * T < all.size(); ++b) {
+        for (std::size_t t = 0; t < T; ++t) {
+          of_targets[t] = static_cast<std::int32_t>(all[b * T + t] >> 32);
+          of_losses[t] = std::bit_cast<float>(static_cast<std::uint32_t>(all[b * T + t]));
+        }
+        file->add(first + b, of_targets, of_losses);
+      }
+    });
+  }
+
   /// Returns the default length of sequences: a short text is one sequence without padding.
   std::size_t default_length(std::uint64_t tokens) const {
     const std::uint64_t targets = std::max<std::uint64_t>(tokens, 2) - 1;
@@ -428,6 +558,7 @@ std::string evaluate(const EvaluateOptions& options, Communicator& world) {
   std::unique_ptr<TensorSource> source;
   std::unique_ptr<Tokenizer> tokenizer;
   agree(world, [&] {
+    if (!options.per_token.empty() && world.rank() == 0) TargetFile::require_absent(options.per_token);
     std::vector<std::string> warnings;
     source =
         open_adapted_model(options.model, options.adapter, options.base_type, &warnings,
@@ -444,9 +575,11 @@ std::string evaluate(const EvaluateOptions& options, Communicator& world) {
   require_same_files(
       world,
       [&] {
-        return files_of_model(
-            *source, options.model, options.tokenizer,
-            {files_of_data(options.data, Split::valid), files_of_data(options.mask, Split::train), {options.multiple_choice}});
+        return files_of_model(*source, options.model, options.tokenizer,
+                              {files_of_data(options.data, Split::valid),
+                               files_of_data(options.mask, Split::train),
+                               {options.multiple_choice},
+                               {options.chat_template}});
       },
       options.no_verify);
   const auto report = [&]<class Report>(const Report& made) { return run(made, options, *source, rank, world); };

@@ -26,9 +26,10 @@ struct EvaluateOptions {
   bool document_attention = false;
   std::optional<std::size_t> end_of_document;
   std::string tokenizer;
-  std::string json_field;  // the field with the text, as in TextSource::json_field()
-  bool chat = false;       // texts are conversations
-  RecordForm form;         // of conversations
+  std::string json_field;               // the field with the text, as in TextSource::json_field()
+  bool chat = false;                    // texts are conversations
+  std::filesystem::path chat_template;  // of conversations; empty: the model's
+  RecordForm form;                      // of conversations
   bool skip_invalid = false;
   std::size_t batch_size = 8;         // sequences per rank at a time
   std::size_t tokens_per_sample = 0;  // 0 means the model's longest sequence, and for `data` at most 1024
@@ -36,6 +37,7 @@ struct EvaluateOptions {
   DeviceChoice device = DeviceChoice::automatic;
   std::size_t threads = 0;
   bool json = false;
+  std::filesystem::path per_token;  // a new file for the log-probability of each target; empty: none
   bool no_verify = false, use_ema = false;
 };
 

@@ -32,7 +32,8 @@ namespace fsdp {
 OptionTable generate_option_table(GenerateOptions& options) {
   OptionTable table("fsdp-generate", "MODEL [options]", "Generates text with a model, at any number of ranks.");
   table.examples({"fsdp-generate checkpoints --prompt 'In the beginning'",
-                  "mpirun -np 4 fsdp-generate DIR --prompts prompts.txt --temperature 0.7 --json", "fsdp-generate DIR --chat"});
+                  "mpirun -np 4 fsdp-generate DIR --chat --prompts questions.jsonl --temperature 0.7 --json",
+                  "fsdp-generate DIR --chat"});
   table.group("What");
   table
       .path("model", "MODEL", options.model,
@@ -41,14 +42,21 @@ OptionTable generate_option_table(GenerateOptions& options) {
       .sets("base model", "MODEL, with --adapter")
       .common();
   table.text("prompt", "TEXT", options.prompt, "text to continue").unset("a line break").common();
-  table.path("prompts", "FILE", options.prompts, "file of prompts: one in each line, or JSON objects with \"prompt\"").common();
+  table
+      .path("prompts", "FILE", options.prompts,
+            "file of prompts: one in each line, or JSON objects with \"prompt\"; with --chat also conversations as fsdp-train "
+            "reads "
+            "them, whose last answer is left out")
+      .common();
   add_model_tokenizer_option(table, options.tokenizer);
   table
       .flag("chat", options.chat,
-            "talk with the model: each line of standard input is a message, and answers are printed while they are generated. "
-            "For models with a chat template.")
+            "Write prompts by the model's chat template. Without --prompt and --prompts, talk with the model: each line of "
+            "standard input is a message, and answers are printed while they are generated.")
       .common();
-  table.text("system", "TEXT", options.system, "system message of --chat").unset("the chat template's own, if it has one");
+  add_chat_template_option(table, options.chat_template);
+  table.text("system", "TEXT", options.system, "system message of --chat, for conversations that have none")
+      .unset("the chat template's own, if it has one");
   table.flag("json", options.json, "print one JSON object per prompt, on a line of its own").common();
   add_generation_options(table, options.generation, options.wishes);
   table.group("Run");
@@ -68,55 +76,99 @@ void require_complete(const GenerateOptions& options) {
   if (options.model.empty()) throw UserError("MODEL is missing (the model that generates); see fsdp-generate --help");
   if (!options.prompt.empty() && !options.prompts.empty())
     throw UserError("--prompt and --prompts are both given (each gives text to continue); leave out one of them");
-  if (options.chat && (!options.prompt.empty() || !options.prompts.empty() || options.json))
-    throw UserError("--chat takes messages from standard input; leave out --prompt, --prompts and --json");
-  if (!options.system.empty() && !options.chat)
-    throw UserError("--system changes nothing (it is only for --chat); give --chat, or leave out --system");
+  if (options.talks() && options.json)
+    throw UserError(
+        "--json does not go with a talk (--chat without prompts reads messages from standard input); give --prompts FILE, or "
+        "leave out --json");
+  for (const auto& [name, given] :
+       {std::pair("system", !options.system.empty()), {"chat-template", !options.chat_template.empty()}})
+    if (given && !options.chat)
+      throw UserError(format("--{} changes nothing (it is only for --chat); give --chat, or leave out --{}", name, name));
 }
 
 namespace {
 
 constexpr const char* prompt_field = "prompt";
 
-std::vector<std::string> read_json_prompts(TextSource& text) {
-  std::vector<std::string> prompts;
-  for (JsonRecords records(text, 0, std::nullopt); records.next();) {
+/// A text to continue. `place` names it in messages.
+struct Prompt {
+  ChatPrompt asked;
+  std::string place;
+};
+
+/// Reads the prompts of --prompt or --prompts. With --chat, `chat` writes the conversations.
+class PromptReader {
+ public:
+  PromptReader(const GenerateOptions& options, ChatReader* chat, const Warn& warn)
+      : options_(options), chat_(chat), warn_(warn) {}
+
+  /// Throws UserError.
+  std::vector<Prompt> read() {
+    if (options_.prompts.empty()) {
+      add_line(options_.prompt.empty() ? "\n" : options_.prompt, "the prompt");
+      return std::move(prompts_);
+    }
+    TextSource source({options_.prompts.string()});
+    if (source.json_field("", prompt_field, warn_).empty()) {
+      std::istringstream lines(source.read_at(0, source.size()));
+      std::size_t number = 0;
+      for (std::string text; std::getline(lines, text);) {
+        ++number;
+        if (text.ends_with('\r')) text.pop_back();
+        if (!text.empty()) add_line(text, format("line {} of '{}'", number, options_.prompts.string()));
+      }
+    } else {
+      for (JsonRecords records(source, 0, std::nullopt); records.next();) add_record(records);
+    }
+    if (prompts_.empty())
+      throw UserError(format("no prompts in {} (all of its lines are empty); write one per line", options_.prompts.string()));
+    return std::move(prompts_);
+  }
+
+ private:
+  void add_line(const std::string& text, const std::string& place) {
+    if (chat_)
+      add_chat({{prompt_field, text}}, place);
+    else
+      prompts_.push_back({{text, false}, place});
+  }
+  void add_record(const JsonRecords& records) {
+    const std::string place = records.place();
     std::string problem;
+    if (chat_) {
+      const nlohmann::ordered_json object = read_json_in_order(records.record(), problem);
+      if (const std::string form = known_form(object); !form.empty()) throw UserError(format("{} is {}", place, form));
+      if (!problem.empty()) throw UserError(format("{} is no conversation ({}); correct it", place, problem));
+      return add_chat(object, place);
+    }
     std::optional<std::string> prompt = read_json_field(records.record(), prompt_field, problem);
     if (!prompt)
-      throw UserError(format("{} has no prompt ({}: a prompt in JSON is an object with the text \"prompt\"); correct it",
-                             records.place(), problem));
-    prompts.push_back(std::move(*prompt));
+      throw UserError(
+          format("{} has no prompt ({}: a prompt in JSON is an object with the text \"prompt\"); correct it{}", place, problem,
+                 records.record().find("\"messages\"") == std::string_view::npos ? "" : ", or give --chat for conversations"));
+    prompts_.push_back({{std::move(*prompt), false}, place});
   }
-  return prompts;
-}
+  void add_chat(const nlohmann::ordered_json& object, const std::string& place) {
+    std::string problem;
+    ChatPrompt asked = chat_->read_prompt(object, options_.system, problem);
+    if (!problem.empty()) throw UserError(format("{} cannot be answered ({}); correct it, or leave it out", place, problem));
+    prompts_.push_back({std::move(asked), place});
+  }
 
-std::vector<std::string> read_prompts(const GenerateOptions& options) {
-  if (options.prompts.empty()) return {options.prompt.empty() ? "\n" : options.prompt};
-  TextSource source({options.prompts.string()});
-  std::vector<std::string> prompts;
-  if (source.json_field("", prompt_field).empty()) {
-    std::istringstream lines(source.read_at(0, source.size()));
-    for (std::string text; std::getline(lines, text);) {
-      if (text.ends_with('\r')) text.pop_back();
-      if (!text.empty()) prompts.push_back(text);
-    }
-  } else {
-    prompts = read_json_prompts(source);
-  }
-  if (prompts.empty())
-    throw UserError(format("no prompts in {} (all of its lines are empty); write one per line", options.prompts.string()));
-  return prompts;
-}
+  const GenerateOptions& options_;
+  ChatReader* chat_;
+  Warn warn_;
+  std::vector<Prompt> prompts_;
+};
 
 /// The files and options that each rank reads before it generates. The rank that `speaks`, rank 0, prints the warnings.
 struct Inputs {
   std::unique_ptr<TensorSource> source;
   std::unique_ptr<Tokenizer> tokenizer;
   GenerationOptions generation;
-  std::vector<std::string> prompts;
+  std::vector<Prompt> prompts;
   std::vector<std::vector<TokenId>> tokens;  // the tokens of each prompt
-  std::optional<ChatTemplate> chat;
+  std::optional<ChatReader> chat;
 
   Inputs(const GenerateOptions& options, bool speaks) : generation(options.generation) {
     std::vector<std::string> warnings;
@@ -137,13 +189,16 @@ struct Inputs {
     if (const auto doubt = doubt_tokenizer(*tokenizer, options.tokenizer, vocab_size, folder); doubt && speaks)
       print_warnings({*doubt});
     if (options.chat) {
-      chat = read_chat_template(folder, *tokenizer);
-      return;
+      chat.emplace(options.chat_template.empty() ? folder : options.chat_template, *tokenizer);
+      if (const auto end = tokenizer->find(chat->chat().end()); end && !options.chat_template.empty())
+        generation.end_tokens.push_back(*end);
     }
-    prompts = read_prompts(options);
-    for (const std::string& prompt : prompts)
-      tokens.push_back(encode_prompt(prompt, *tokenizer, vocab_size,
-                                     prompts.size() > 1 ? format("the prompt {}", tokens.size() + 1) : "the prompt"));
+    if (options.talks()) return;
+    prompts = PromptReader(options, chat ? &*chat : nullptr, [&](const std::string& text) {
+                if (speaks) print_warning(text);
+              }).read();
+    if (chat && speaks) print_warnings(chat->warnings());
+    for (const Prompt& prompt : prompts) tokens.push_back(tokens_of(prompt, vocab_size));
   }
   std::size_t longest_prompt() const {
     std::size_t longest = 0;
@@ -152,6 +207,15 @@ struct Inputs {
   }
 
  private:
+  /// A template writes all special tokens; other prompts begin with those that the model expects.
+  std::vector<TokenId> tokens_of(const Prompt& prompt, std::size_t vocab_size) const {
+    if (!prompt.asked.is_templated) return encode_prompt(prompt.asked.text, *tokenizer, vocab_size, prompt.place);
+    std::vector<TokenId> ids = tokenizer->encode(prompt.asked.text);
+    if (ids.empty())
+      throw UserError(format("{} has no tokens (the chat template writes nothing); give another prompt", prompt.place));
+    require_tokens_of_model(ids, *tokenizer, vocab_size, prompt.place);
+    return ids;
+  }
   /// Takes settings that the user did not give from the model's generation_config.json. If `speaks`, prints which ones.
   void take_generation_config(const GenerateOptions& options, const std::filesystem::path& folder, bool speaks) {
     GenerationWishes wishes = options.wishes;
@@ -170,12 +234,14 @@ struct Inputs {
 };
 
 std::string json_line(const GeneratedText& text, const Inputs& inputs) {
-  const nlohmann::ordered_json object = {{"index", text.prompt},
-                                         {"prompt", inputs.prompts[text.prompt]},
-                                         {"text", text.text},
-                                         {"finish", name_of(text.finish)},
-                                         {"prompt_tokens", inputs.tokens[text.prompt].size()},
-                                         {"tokens", text.tokens}};
+  const ChatPrompt& asked = inputs.prompts[text.prompt].asked;
+  nlohmann::ordered_json object = {{"index", text.prompt},
+                                   {"prompt", asked.text},
+                                   {"text", text.text},
+                                   {"finish", name_of(text.finish)},
+                                   {"prompt_tokens", inputs.tokens[text.prompt].size()},
+                                   {"tokens", text.tokens}};
+  if (!asked.reference.is_null()) object["reference"] = asked.reference;
   return json_text(object) + "\n";
 }
 
@@ -232,7 +298,7 @@ class SharedLines {
 };
 
 /// Answers message by message, until the input ends.
-void converse(const GenerateOptions& options, const Inputs& inputs, Generator& generator, Communicator& world,
+void converse(const GenerateOptions& options, Inputs& inputs, Generator& generator, Communicator& world,
               const std::function<void(std::string_view)>& out) {
   const bool asks = world.rank() == 0 && ::isatty(0) != 0;
   Conversation conversation;
@@ -247,7 +313,7 @@ void converse(const GenerateOptions& options, const Inputs& inputs, Generator& g
     conversation.add("user", *line);
     std::vector<TokenId> ids;
     agree(world, [&] {
-      ids = inputs.tokenizer->encode(inputs.chat->render(conversation));
+      ids = inputs.tokenizer->encode(inputs.chat->chat().render(conversation));
       require_tokens_of_model(ids, *inputs.tokenizer, inputs.source->config().vocab_size, "the conversation");
     });
     generator.run(
@@ -265,15 +331,18 @@ void generate(const GenerateOptions& options, Communicator& world, const std::fu
   std::optional<Inputs> inputs;
   agree(world, [&] { inputs.emplace(options, world.rank() == 0); });
   require_same_files(
-      world, [&] { return files_of_model(*inputs->source, options.model, options.tokenizer, {{options.prompts}}); },
+      world,
+      [&] {
+        return files_of_model(*inputs->source, options.model, options.tokenizer, {{options.prompts}, {options.chat_template}});
+      },
       options.no_verify);
   const TransformerConfig config = inputs->source->config();
   const std::size_t ranks = static_cast<std::size_t>(world.size()),
-                    texts = options.chat ? 1 : std::min(options.batch_size, (inputs->prompts.size() + ranks - 1) / ranks);
-  const GenerationShape shape = generation_shape(config, texts, options.chat ? longest_conversation : inputs->longest_prompt(),
-                                                 inputs->generation.max_new_tokens);
+                    texts = options.talks() ? 1 : std::min(options.batch_size, (inputs->prompts.size() + ranks - 1) / ranks);
+  const GenerationShape shape = generation_shape(
+      config, texts, options.talks() ? longest_conversation : inputs->longest_prompt(), inputs->generation.max_new_tokens);
   const std::size_t longest = inputs->longest_prompt() + inputs->generation.max_new_tokens;
-  if (!options.chat && longest > config.longest_sequence() && world.rank() == 0)
+  if (!options.talks() && longest > config.longest_sequence() && world.rank() == 0)
     print_warnings(
         {format("a prompt and its new tokens may have {} tokens, but the model sees at most {} (a longer text continues from "
                 "its newest half; see docs/running.md, \"Full sequences\")",
@@ -285,20 +354,22 @@ void generate(const GenerateOptions& options, Communicator& world, const std::fu
   });
 
   Generator generator(sharded->executor(), world, config, inputs->tokenizer.get(), inputs->generation);
-  if (options.chat) return converse(options, *inputs, generator, world, out);
-  const bool one = options.prompts.empty();
+  if (options.talks()) return converse(options, *inputs, generator, world, out);
+  const bool one = options.prompts.empty(), pieces = one && !options.json;
+  ProgressBar bar("generating");
   const auto on_text = [&](const GeneratedText& text) {
-    if (world.rank() != 0) return;
-    if (options.json)
-      out(json_line(text, *inputs));
-    else if (!one)
-      out(format("--- prompt {}\n{}{}\n", text.prompt + 1, inputs->prompts[text.prompt], text.text));
+    if (world.rank() != 0 || pieces) return;
+    bar.clear();  // the text may go to the same terminal
+    out(options.json ? json_line(text, *inputs)
+                     : format("--- prompt {}\n{}{}\n", text.prompt + 1, inputs->prompts[text.prompt].asked.text, text.text));
+    bar.update(static_cast<double>(text.prompt + 1), static_cast<double>(inputs->prompts.size()));
   };
   const auto on_piece = [&](std::size_t, std::string_view piece) {
-    if (one && !options.json) out(piece);
+    if (pieces) out(piece);
   };
-  if (one && !options.json && world.rank() == 0) out(inputs->prompts.front());
+  if (pieces && world.rank() == 0 && !options.chat) out(inputs->prompts.front().asked.text);
   generator.run(inputs->tokens, on_text, on_piece);
+  if (pieces && options.chat && world.rank() == 0) out("\n");
 }
 
 }  // namespace fsdp

@@ -45,6 +45,7 @@ struct TokenizeOptions {
   std::string json_field;
   bool chat = false;
   RecordForm form;  // of conversations
+  std::filesystem::path chat_template;  // empty: the one next to the tokenizer
   bool skip_invalid = false;
   bool append_eos = false;
   std::string eos_token;
@@ -78,6 +79,8 @@ void check(const TokenizeOptions& options, const OptionTable& table) {
     throw UserError(
         "--chat works neither with --json-field nor with --train-bpe (conversations have fields of their own, and need the "
         "chat template of an existing tokenizer); leave out these two");
+  if (!options.chat_template.empty() && !options.chat)
+    throw UserError("--chat-template changes nothing (it is only for --chat); give --chat, or leave it out");
   if (!options.eos_token.empty() && !options.append_eos)
     throw UserError("--eos-token changes nothing (it is only for --append-eos); give --append-eos");
   if (options.train_bpe > 0 && table.given("tokenizer") && options.tokenizer == "bytes")
@@ -158,6 +161,7 @@ OptionTable tokenize_option_table(TokenizeOptions& o) {
       table, o.json_field, o.chat, o.form, o.skip_invalid,
       "NAME.mask.bin next to --out NAME.bin marks the tokens of answers, for --mask of fsdp-train; an HDF5 file has "
       "the mask in its dataset loss_mask.");
+  add_chat_template_option(table, o.chat_template);
   table
       .flag("append-eos", o.append_eos,
             "Append an end-of-text token to each document, a file or a line of JSON. Its tokens do not depend on other "
@@ -318,13 +322,16 @@ int tokenize(const TokenizeOptions& options) {
                  text.size(), options.valid_fraction));
   }
 
+  const auto templates = [&] {  // a new tokenizer has no folder yet
+    return options.chat_template.empty() ? folder_of_tokenizer(options.tokenizer) : options.chat_template;
+  };
   // A killed run is resumed only if it had the same settings and the same tokenizer.
   nlohmann::ordered_json same = {{"version", version_string()},
                                  {"tokenizer", options.tokenizer},
                                  {"train_bpe", options.train_bpe},
                                  {"append_eos", options.append_eos ? options.eos_token : "no"},
                                  {"json_field", json_field},
-                                 {"chat", options.chat ? sum_of_chat_templates(folder_of_tokenizer(options.tokenizer)) : "no"},
+                                 {"chat", options.chat ? sum_of_chat_templates(templates()) : "no"},
                                  {"form", {options.form.name, options.form.names}},
                                  {"skip_invalid", options.skip_invalid},
                                  {"format", options.format->name},
@@ -342,7 +349,7 @@ int tokenize(const TokenizeOptions& options) {
   notes.compare_tokenizer(sum_of_tokenizer(options.tokenizer));
   print_warnings(tokenizer->warnings());
 
-  ChatReader chat(folder_of_tokenizer(options.tokenizer), *tokenizer, options.form);
+  ChatReader chat(templates(), *tokenizer, options.form);
   const std::size_t threads = options.threads > 0 ? options.threads : std::max(1u, std::thread::hardware_concurrency());
   TokenizeJob job(
       *tokenizer, text, tail, notes,
@@ -351,8 +358,8 @@ int tokenize(const TokenizeOptions& options) {
        .format = options.format,
        .shard_tokens = options.shard_size,
        .end_of_text = options.append_eos ? end_of_text(*tokenizer, options) : std::nullopt,
-       .end_tokens =
-           options.chat ? end_tokens_beside(folder_of_tokenizer(options.tokenizer), *tokenizer) : std::vector<TokenId>(),
+       .end_tokens = options.chat ? end_tokens_beside(folder_of_tokenizer(options.tokenizer), *tokenizer, options.chat_template)
+                                  : std::vector<TokenId>(),
        .json_field = json_field,
        .conversations = options.chat ? ConversationReader([&](const nlohmann::ordered_json& record, std::string& problem) {
          return chat.read(record, problem);

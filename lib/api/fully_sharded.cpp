@@ -903,7 +903,7 @@ double FullyShardedDataParallel::evaluate(const TokenData& data, bool use_ema) {
                           p.rows.classes > 0 ? std::min(vocabulary, p.rows.classes) : vocabulary);
     });
     double loss = 0;
-    p.engine.with(weights_of(use_ema), [&] { loss = *mean_loss(p.executor(), batches, p.world); });
+    p.engine.with(weights_of(use_ema), [&] { loss = mean_loss(p.executor(), batches, p.world)->loss; });
     return loss;
   });
 }
@@ -914,7 +914,7 @@ double FullyShardedDataParallel::evaluate(const FillBatch& fill, bool use_ema) {
     const double counted = p.fill_batches(1, fill).weight;
     kernels::LossSum sum;
     p.engine.with(weights_of(use_ema), [&] { sum = p.executor().evaluate(p.reader); });
-    return all_ranks(sum, p.world) / counted;
+    return all_ranks(sum, p.world).value() / counted;
   });
 }
 

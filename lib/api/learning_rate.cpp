@@ -16,7 +16,9 @@ std::string name_in_table(Decay decay) {
                                                      {Decay::polynomial, "polynomial_decay"},
                                                      {Decay::cosine, "cosine"},
                                                      {Decay::inverse_sqrt, "inverse_sqrt"},
-                                                     {Decay::wsd, "wsd"}};
+                                                     {Decay::wsd, "wsd"},
+                                                     {Decay::linear, "linear"},
+                                                     {Decay::cosine_with_restarts, "cosine_with_restarts"}};
   for (const auto& [value, name] : names)
     if (value == decay) return name;
   throw UserError(format("decay {} of a schedule does not exist; choose one of Decay", static_cast<int>(decay)));
@@ -36,7 +38,8 @@ LearningRate::LearningRate(const Schedule& schedule) : schedule_(schedule) {
                      {"total-num-update", "total", unless_zero(schedule.total)},
                      {"end-learning-rate", "end", number(schedule.end)},
                      {"power", "power", number(schedule.power)},
-                     {"decay-updates", "decay_updates", unless_zero(schedule.decay_updates)}});
+                     {"decay-updates", "decay_updates", unless_zero(schedule.decay_updates)},
+                     {"num-cycles", "cycles", unless_zero(schedule.cycles)}});
   if (schedule.total == 0 && has_end(schedule))
     throw UserError(
         format("decay {} has no end (total is 0); set total to the last update of the decay", name_in_table(schedule.decay)));

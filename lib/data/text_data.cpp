@@ -85,7 +85,7 @@ class TokenMaker {
                                       {"json_field", field},
                                       {"skip_invalid", reading_.skip_invalid}};
     const bool documents = reading_.documents && field.empty() && !reading_.chat;
-    if (reading_.chat) made_of["chat"] = sum_of_chat_templates(folder_of_tokenizer(reading_.tokenizer));
+    if (reading_.chat) made_of["chat"] = sum_of_chat_templates(templates());
     if (reading_.form != RecordForm()) made_of["form"] = {reading_.form.name, reading_.form.names};
     if (documents) made_of["documents"] = true;  // not `false`, because notes of older releases have no such entry
     const std::string size = format_bytes(static_cast<double>(source.size_of_files()));
@@ -114,8 +114,8 @@ class TokenMaker {
         reading_.warn(contradiction);
     std::optional<ChatReader> chat;
     if (reading_.chat) {
-      chat.emplace(folder_of_tokenizer(reading_.tokenizer), *tokenizer_, reading_.form);
-      output.end_tokens = end_tokens_beside(folder_of_tokenizer(reading_.tokenizer), *tokenizer_);
+      chat.emplace(templates(), *tokenizer_, reading_.form);
+      output.end_tokens = end_tokens_beside(folder_of_tokenizer(reading_.tokenizer), *tokenizer_, reading_.chat_template);
       output.conversations = [&](const nlohmann::ordered_json& record, std::string& problem) {
         return with_end(chat->read(record, problem));
       };
@@ -153,6 +153,10 @@ class TokenMaker {
   }
 
  private:
+  /// The folder or file with the chat template.
+  fs::path templates() const {
+    return reading_.chat_template.empty() ? folder_of_tokenizer(reading_.tokenizer) : reading_.chat_template;
+  }
   /// Ends an open answer with the tokenizer's end-of-text token.
   ChatText with_end(ChatText text) const {
     if (const auto end = find_end_of_text(*tokenizer_); end && text.ends_open && !text.answers.empty()) {

@@ -27,15 +27,16 @@ struct TextSet {
 /// document is followed by the tokenizer's end-of-text token, if the tokenizer has one. If `documents` is false, plain texts
 /// are joined without tokens between them. A conversation is followed by that token only if nothing else ends its last answer.
 struct TextReading {
-  std::string tokenizer = "bytes";    // a name that open_tokenizer() accepts
-  std::string json_field = {};        // the field with the text; see TextSource::json_field()
-  bool skip_invalid = false;          // leave out JSON records without a text
-  bool chat = false;                  // JSON records are conversations; the tokens have a mask of their answers
-  RecordForm form = {};               // of conversations
-  bool documents = false;             // each plain text is a document
-  std::filesystem::path folder = {};  // the folder for the token files; created if missing
-  std::size_t vocab_size = 0;         // of the model; a text with a token id not below it is refused; 0: no limit
-  std::size_t threads = 0;            // 0: one for each core that this process may use
+  std::string tokenizer = "bytes";           // a name that open_tokenizer() accepts
+  std::string json_field = {};               // the field with the text; see TextSource::json_field()
+  bool skip_invalid = false;                 // leave out JSON records without a text
+  bool chat = false;                         // JSON records are conversations; the tokens have a mask of their answers
+  RecordForm form = {};                      // of conversations
+  std::filesystem::path chat_template = {};  // a file with their template; empty: the one next to the tokenizer
+  bool documents = false;                    // each plain text is a document
+  std::filesystem::path folder = {};         // the folder for the token files; created if missing
+  std::size_t vocab_size = 0;                // of the model; a text with a token id not below it is refused; 0: no limit
+  std::size_t threads = 0;                   // 0: one for each core that this process may use
   double save_interval_s = 30;
   Warn warn = print_warning;
 };

@@ -1,8 +1,11 @@
 #include "engine/mean_loss.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <exception>
 #include <limits>
+#include <vector>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -10,32 +13,43 @@
 
 namespace fsdp {
 
-std::optional<double> mean_loss(Executor& executor, const ValidBatches& batches, Group& world,
-                                const std::function<void(std::size_t done)>& progress, const std::function<bool()>& stop) {
+std::optional<MeanLoss> mean_loss(Executor& executor, const ValidBatches& batches, Group& world,
+                                  const std::function<void(std::size_t done)>& progress, const std::function<bool()>& stop,
+                                  const TakeLosses& take) {
   LossSum sum;
+  std::vector<std::int32_t> taken(take ? executor.batch().inputs / sizeof(std::int32_t) : 0);  // the targets of a batch
+  std::vector<float> losses(taken.size());
   std::exception_ptr problem;
   for (std::size_t b = 0; b < batches.batches(); ++b) {
     if (stop && world.sum(std::int64_t{stop()}) > 0) return std::nullopt;
-    sum += executor.evaluate([&](std::size_t, std::int32_t* inputs, std::int32_t* targets) {
+    const auto read = [&](std::size_t, std::int32_t* inputs, std::int32_t* targets) {
       try {
         batches.read(b, inputs, targets);
       } catch (...) {  // the other ranks need this rank in collectives, so continue and throw at the end
         if (!problem) problem = std::current_exception();
         batches.clear(inputs, targets);
       }
-    });
+      std::copy_n(targets, taken.size(), taken.data());
+    };
+    sum += executor.evaluate(read, take ? losses.data() : nullptr);
+    if (take) take(taken, losses);
     if (progress) progress(b + 1);
   }
   agree(world, [&] {
     if (problem) std::rethrow_exception(problem);
   });
-  return all_ranks(sum, world) / static_cast<double>(batches.targets());
+  const LossSum all = all_ranks(sum, world);
+  const auto targets = static_cast<double>(batches.targets());
+  return MeanLoss{all.value() / targets, static_cast<double>(all.likeliest) / targets, all.entropy() / targets};
 }
 
-double all_ranks(LossSum sum, Group& world) {
-  std::int64_t words[LossSum::words] = {sum.units, sum.fractions, sum.non_finite};
+LossSum all_ranks(const LossSum& sum, Group& world) {
+  std::int64_t words[LossSum::words];
+  std::memcpy(words, &sum, sizeof sum);
   world.sum(words);
-  return LossSum{words[0], words[1], words[2]}.value();
+  LossSum all;
+  std::memcpy(&all, words, sizeof all);
+  return all;
 }
 
 bool note_validation(std::optional<Validations>& all, std::uint64_t update, double loss) {

@@ -21,6 +21,7 @@ struct SaveOptions {
   std::filesystem::path folder = "checkpoints";
   bool none = false;                 // true: never save
   std::size_t interval_updates = 0;  // updates between saves; 0: no saves by the number of updates
+  std::size_t interval_epochs = 0;   // passes over the data between saves; 0: no saves by passes
   double interval_s = 0;             // seconds between saves; 0: no saves by time
   bool training_waits = false;
   h5::Compression compression = h5::Compression::none;
@@ -28,7 +29,7 @@ struct SaveOptions {
   std::size_t keep_last = 0, keep_every = 0;  // kept: the newest keep_last steps (0: all), every keep_every-th update (0: none)
   /// Returns true if saves are asynchronous. An asynchronous save needs a snapshot in memory, which is worth the memory only
   /// for saves at intervals.
-  bool meanwhile() const { return !training_waits && (interval_updates > 0 || interval_s > 0); }
+  bool meanwhile() const { return !training_waits && (interval_updates > 0 || interval_epochs > 0 || interval_s > 0); }
 };
 
 struct SaveMetrics {

@@ -33,6 +33,7 @@ void loss_and_gradient(Stream& stream, float* loss, const Logits<E>& logits, flo
   expect(rest <= piece, "there are at most two pieces");
   launch(stream,
          LossAndGradient<E>{loss,
+                            logits.stats,
                             logits.targets,
                             {logits.values, 0, piece, logits.stride_from(0)},
                             {logits.values_from(piece), piece, rest, logits.stride_from(piece)},
@@ -51,10 +52,16 @@ void logit_gradient(Stream& stream, const Logits<E>& logits, std::size_t begin, 
          logits.R);
 }
 
+template <class E>
+void add_predictions(Stream& stream, LossSum& sum, const Logits<E>& logits) {
+  launch(stream, AddPredictions{&sum, logits.stats, logits.targets, logits.R}, 1);
+}
+
 #define FSDP_INSTANTIATE(E)                                                    \
   template void cross_entropy(Stream&, float*, const Logits<E>&, std::size_t); \
   template void logit_gradient(Stream&, const Logits<E>&, std::size_t, float); \
   template void loss_and_gradient(Stream&, float*, const Logits<E>&, float);   \
+  template void add_predictions(Stream&, LossSum&, const Logits<E>&);          \
   template void logit_gradient(Stream&, const Logits<E>&, std::size_t, float, const LossTerms&, float*);
 FSDP_FOR_ELEMENTS(FSDP_INSTANTIATE)
 

@@ -21,6 +21,8 @@
 
 namespace fsdp::kernels {
 
+struct LossSum;
+
 /// A pointer that may be null. The compiler does not deduce E from such an argument, so that callers can pass nullptr.
 template <class E>
 using Nullable = std::type_identity_t<const E*>;
@@ -335,9 +337,9 @@ void cached_attention(Stream& stream, E* out, const E* q, const E* cache, const 
 
 // --- cross_entropy.cpp -------------------------------------------------------------------------------------------------
 /// The running statistics of a row of logits over the pieces that have been processed: the largest logit, the sum of exp(logit
-/// - largest), and the target's logit.
+/// - largest), the target's logit, and the sum of logit * exp(logit - largest), which gives the entropy.
 struct SoftmaxStats {
-  float top, total, at_target;
+  float top, total, at_target, weighted = 0;
 };
 /// Logits of R rows, divided along the vocabulary into pieces of `piece` columns (the last one may have fewer). The pieces are
 /// stored one after another; each is a matrix with R rows, whose distance is the number of columns, rounded up to a multiple of
@@ -361,9 +363,13 @@ void cross_entropy(Stream& stream, float* loss, const Logits<E>& logits, std::si
 template <class E>
 void logit_gradient(Stream& stream, const Logits<E>& logits, std::size_t begin, float gradient_scale);
 /// As cross_entropy() and then logit_gradient() of all pieces, with the same bits, for at most two pieces that are in memory at
-/// once. Does not write the statistics.
+/// once.
 template <class E>
 void loss_and_gradient(Stream& stream, float* loss, const Logits<E>& logits, float gradient_scale);
+/// Call this after cross_entropy() of all pieces, or after loss_and_gradient(). Adds to `sum` the entropies of the predictions
+/// of rows whose target counts, and the number of those rows in which no logit is larger than the target's.
+template <class E>
+void add_predictions(Stream& stream, LossSum& sum, const Logits<E>& logits);
 
 /// The loss of a target in training, with logZ = log(sum(exp(logits))):
 ///   (1 - label_smoothing) (logZ - logit of the target) + label_smoothing (logZ - mean of the logits) + z_loss logZ^2.

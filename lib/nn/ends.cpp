@@ -173,8 +173,9 @@ void head(const StageKernels<E>& stage, const E* x, const std::int32_t* targets,
                     logits.values_from(begin), logits.stride_from(begin), Write::overwrite);
       if (!at_once) kernels::cross_entropy(stream, loss + row, logits, begin);
     }
-    if (!dx) continue;
     if (at_once) kernels::loss_and_gradient(stream, loss + row, logits, gradient_scale);
+    kernels::add_predictions(stream, total, logits);
+    if (!dx) continue;
     for (std::size_t begin = 0; begin < V; begin += piece) {
       const std::size_t columns = std::min(piece, V - begin), stride = logits.stride_from(begin);
       E* const d_logits = logits.values_from(begin);

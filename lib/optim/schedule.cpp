@@ -7,7 +7,7 @@
 namespace fsdp {
 
 double learning_rate(const Schedule& schedule, std::uint64_t update) {
-  const auto& [decay, lr, warmup, total, end, power, decay_updates] = schedule;
+  const auto& [decay, lr, warmup, total, end, power, decay_updates, cycles] = schedule;
   if (update <= warmup) return lr * static_cast<double>(update) / static_cast<double>(std::max<std::uint64_t>(warmup, 1));
   if (decay == Decay::fixed) return lr;
   if (decay == Decay::inverse_sqrt) {
@@ -19,8 +19,10 @@ double learning_rate(const Schedule& schedule, std::uint64_t update) {
     const std::uint64_t left = total - update;
     return left >= decay_updates ? lr : end + (lr - end) * static_cast<double>(left) / static_cast<double>(decay_updates);
   }
-  const double part = static_cast<double>(update - warmup) / static_cast<double>(total - warmup);
+  double part = static_cast<double>(update - warmup) / static_cast<double>(total - warmup);
+  if (decay == Decay::linear) return end + (lr - end) * (1 - part);
   if (decay == Decay::polynomial) return end + (lr - end) * std::pow(1 - part, power);
+  if (decay == Decay::cosine_with_restarts) part = std::fmod(static_cast<double>(cycles) * part, 1.0);
   return end + (lr - end) * (1 + std::cos(std::numbers::pi * part)) / 2;
 }
 

@@ -17,7 +17,8 @@ namespace fsdp {
 std::span<const std::string_view> options_that_keep_results() {
   static constexpr std::string_view names[] = {
       // The effect of these options is compared instead: the checkpoint has checksums of the tokens and of the algorithms.
-      "gemm-algorithms", "valid", "valid-mask", "tokenizer", "json-field", "chat", "json-format", "json-names", "skip-invalid",
+      "gemm-algorithms", "valid", "valid-mask", "tokenizer", "json-field", "chat", "json-format", "json-names", "chat-template",
+      "skip-invalid",
       // Options of the model. They need no comparison, because a checkpoint of another model is refused.
       "arch", "model", "init", "decoder-layers", "decoder-embed-dim", "decoder-ffn-embed-dim", "decoder-attention-heads",
       "decoder-kv-heads", "vocab-size", "share-decoder-input-output-embed", "decoder-learned-pos", "no-scale-embedding",
@@ -34,24 +35,25 @@ std::span<const std::string_view> options_that_keep_results() {
       "attention-backend",  // a resumed run compares the library that is used
       "comm", "sum-order", "sum-staging", "collective-timeout", "comm-thread", "threads",
       // Checkpoints, and the starting point of this run.
-      "save-dir", "no-save", "save-interval-updates", "save-interval", "no-async-save", "compress", "keep-last", "keep-every",
-      "restore", "decay-from", "keep-best", "finetune-from", "ignore-missing", "reset-optimizer", "reset-dataloader",
-      "no-verify",
+      "save-dir", "no-save", "save-interval-updates", "save-interval-epochs", "save-interval", "no-async-save", "compress",
+      "keep-last", "keep-every", "restore", "decay-from", "keep-best", "finetune-from", "ignore-missing", "reset-optimizer",
+      "reset-dataloader", "no-verify",
       // Output.
       "log-interval", "log-format", "log-file", "tensorboard", "no-report", "log-group-norms", "validate-interval-updates",
-      "eval-on-start", "early-stopping", "sample-interval-updates", "sample-prompt", "use-ema", "trace", "trace-updates",
-      "dry-run"};
+      "validate-interval-epochs", "eval-on-start", "early-stopping", "sample-interval-updates", "sample-prompt", "use-ema",
+      "trace", "trace-updates", "dry-run"};
   return names;
 }
 
 namespace {
 
 constexpr std::array of_schedule = {
-    "lr", "lr-scheduler", "warmup-updates", "total-num-update", "decay-updates", "end-learning-rate", "power"};
+    "lr",           "lr-scheduler", "warmup-updates", "warmup-ratio", "total-num-update", "decay-updates", "end-learning-rate",
+    "min-lr-ratio", "power",        "num-cycles"};
 
 /// Returns false if `option` has no effect with the current values of the other options.
 bool is_read(const std::string& option, const TrainOptions& now) {
-  if (option == "total-num-update") return has_end(now.schedule);
+  if (option == "total-num-update") return has_end(now.schedule) || now.warmup_ratio > 0;
   if (option == "max-epoch") return has_end(now.schedule) && now.schedule.total == 0;
   if (option == "fp16-init-scale") return now.reset_optimizer;  // else the checkpoint has the scale
   if (option == "fp16-scale-window") return now.sharding.types.parameter == DType::f16;
@@ -78,6 +80,7 @@ std::optional<Schedule> schedule_of(const nlohmann::json& options, std::uint64_t
     return {};
   }
   if (has_end(found.schedule) && found.schedule.total == 0) found.schedule.total = end;
+  if (found.warmup_ratio > 0) found.schedule.warmup = warmup_of(found.warmup_ratio, found.schedule.total);
   if (has_end(found.schedule) && found.schedule.total == 0) return {};
   return found.schedule;
 }

@@ -387,6 +387,17 @@ void add_text_options(OptionTable& table, std::string& json_field, bool& chat, R
       .sets("skipping of lines");
 }
 
+void add_chat_template_option(OptionTable& table, std::filesystem::path& file, const std::string& more) {
+  table
+      .path("chat-template", "FILE", file,
+            "Template of conversations: a file in Jinja, or, if its name ends in .json, a file with \"chat_template\" such as "
+            "tokenizer_config.json." +
+                more)
+      .alias("chat-template-path")
+      .unset("chat_template.jinja or tokenizer_config.json next to the tokenizer")
+      .sets("chat template");
+}
+
 Option& add_threads_option(OptionTable& table, std::size_t& threads) {
   return table.integer("threads", "N", threads, {0, 4096},
                        "OpenMP threads per rank; 0: OMP_NUM_THREADS, or else this rank's share of the node's cores, at most "

@@ -61,6 +61,8 @@ void add_attention_option(OptionTable& table, AttentionBackend& backend);
 /// where masks of answers go.
 void add_text_options(OptionTable& table, std::string& json_field, bool& chat, RecordForm& form, bool& skip_invalid,
                       const std::string& with_masks);
+/// --chat-template, for every program that reads conversations. `more` is appended to the help of the option.
+void add_chat_template_option(OptionTable& table, std::filesystem::path& file, const std::string& more = "");
 /// --threads, for every program that computes.
 Option& add_threads_option(OptionTable& table, std::size_t& threads);
 /// --base-dtype and its spellings, for programs that can keep a model's matrices quantized.

@@ -33,6 +33,31 @@ void require(bool changed, const char* option, bool there, const char* other) {
     throw UserError(format("--{} changes nothing (it goes with {}); give both, or neither", option, other));
 }
 
+/// TRL's names for what --chat does.
+void add_loss_spellings(OptionTable& table, const bool& chat) {
+  const auto answers = std::make_shared<bool>(false), completions = std::make_shared<bool>(false);  // the step keeps them alive
+  table
+      .flag("assistant-only-loss", *answers,
+            "TRL's name for what --chat does with \"messages\": only the tokens of answers count in the loss.")
+      .follows("as --chat")
+      .spelling();
+  table
+      .flag("completion-only-loss", *completions,
+            "TRL's name for what --chat does with \"prompt\" and \"completion\": only the tokens of the completion count.")
+      .follows("as --chat")
+      .spelling();
+  table.then([&chat, answers, completions](const OptionTable& read) {
+    for (const auto& [name, value] : {std::pair("assistant-only-loss", *answers), {"completion-only-loss", *completions}}) {
+      if (read.given(name) && !value)
+        throw UserError(
+            format("--{}=false is not supported (with --chat only answers count in the loss); to train on all "
+                   "tokens, make tokens with fsdp-tokenize --chat, and leave out --mask",
+                   name));
+      require(value, name, chat, "--chat");
+    }
+  });
+}
+
 void add_data_options(OptionTable& table, TrainOptions& o) {
   table.group("Data");
   table
@@ -93,6 +118,8 @@ void add_data_options(OptionTable& table, TrainOptions& o) {
       .sets("tokenizer")
       .common();
   add_text_options(table, o.json_field, o.chat, o.form, o.skip_invalid, "Only the tokens of answers count in the loss.");
+  add_chat_template_option(table, o.chat_template, " Checkpoints have it as chat_template.jinja.");
+  add_loss_spellings(table, o.chat);
   table.flag("shuffle", o.shuffle,
              "Read the sequences in a random order, which depends on --seed and on the pass over the data, instead of the "
              "file's order.");
@@ -182,6 +209,7 @@ void add_adapter_options(OptionTable& table, TrainOptions& o) {
             "Projections that get adapters: names of modules, as in 'q_proj,v_proj', or shell globs over module names; "
             "all-linear: all projections of the blocks.")
       .alias("lora-target-modules")
+      .alias("target-modules")
       .unset("as in PEFT, those to queries and values")
       .sets("targets of adapters");
   table.flag("use-rslora", o.lora.rank_stabilized, "Scale adapters by A / sqrt(R) instead of A / R (rank-stabilized LoRA).");
@@ -410,6 +438,22 @@ void settle_schedule(const OptionTable& table, TrainOptions& o) {
   Schedule& s = o.schedule;
   if (!table.given("total-num-update") || o.decay_from > 0) s.total = o.max_update;
   if (o.max_update == 0 && o.max_epoch == 0) o.max_update = s.total;
+  if (o.warmup_ratio > 0) {
+    const std::uint64_t warmup = warmup_of(o.warmup_ratio, s.total);  // 0 if only the data tell the number of updates
+    if (table.given("warmup-updates") && s.warmup != warmup)
+      throw UserError(
+          format("--warmup-ratio {} contradicts --warmup-updates {} (it is a share of the planned updates{}); leave one out",
+                 o.warmup_ratio, s.warmup, s.total > 0 ? format(", which makes {} of {}", warmup, s.total) : ""));
+    s.warmup = warmup;
+  }
+  require(o.min_lr_ratio > 0, "min-lr-ratio", has_end(s), "an --lr-scheduler that falls to a rate");
+  if (o.min_lr_ratio > 0) {
+    const double end = o.min_lr_ratio * s.learning_rate;
+    if (table.given("end-learning-rate") && s.end != end)
+      throw UserError(format("--min-lr-ratio {} contradicts --end-learning-rate {} (it makes {} of --lr {}); leave one out",
+                             o.min_lr_ratio, s.end, end, s.learning_rate));
+    s.end = end;
+  }
   const bool wsd = s.decay == Decay::wsd;
   require(table.given("decay-updates"), "decay-updates", wsd, "--lr-scheduler wsd");
   if (wsd && s.decay_updates == 0)
@@ -420,6 +464,8 @@ void settle_schedule(const OptionTable& table, TrainOptions& o) {
         "--end-learning-rate changes nothing (--lr-scheduler fixed and inverse_sqrt do not end); leave it out, or choose "
         "another schedule");
   require(table.changed("power"), "power", s.decay == Decay::polynomial, "--lr-scheduler polynomial_decay");
+  require(table.changed("num-cycles"), "num-cycles", s.decay == Decay::cosine_with_restarts,
+          "--lr-scheduler cosine_with_restarts");
   check_schedule(s);
 }
 
@@ -498,17 +544,30 @@ void add_optimizer_options(OptionTable& table, TrainOptions& o) {
       "updates (OLMo-core uses 6); its batch is used up. The first 64 updates are never left out. 0: leave out none.",
       "0, or 1 or more", [](double x) { return x == 0 || x >= 1; });
   table
-      .choice<Decay>("lr-scheduler", o.schedule.decay,
-                     {{"fixed", Decay::fixed},
-                      {"polynomial_decay", Decay::polynomial},
-                      {"cosine", Decay::cosine},
-                      {"inverse_sqrt", Decay::inverse_sqrt},
-                      {"wsd", Decay::wsd}},
-                     "Schedule of the learning rate after the warm-up. fixed: --lr; polynomial_decay and cosine: from --lr to "
-                     "--end-learning-rate at --total-num-update; inverse_sqrt: --lr times the square root of W / update; wsd: "
-                     "--lr, then linearly to --end-learning-rate in the last --decay-updates.")
+      .choice<Decay>(
+          "lr-scheduler", o.schedule.decay,
+          {{"fixed", Decay::fixed},
+           {"polynomial_decay", Decay::polynomial},
+           {"cosine", Decay::cosine},
+           {"inverse_sqrt", Decay::inverse_sqrt},
+           {"wsd", Decay::wsd},
+           {"linear", Decay::linear},
+           {"cosine_with_restarts", Decay::cosine_with_restarts},
+           {"constant_with_warmup", Decay::fixed},
+           {"cosine_with_min_lr", Decay::cosine}},
+          "Schedule of the learning rate after the warm-up. fixed (Trainer's constant_with_warmup): --lr; linear, "
+          "polynomial_decay and cosine (cosine_with_min_lr): from --lr to --end-learning-rate at --total-num-update; "
+          "cosine_with_restarts: --num-cycles times in that range, each time from --lr; inverse_sqrt: --lr times the square "
+          "root of W / update; wsd: "
+          "--lr, then linearly to --end-learning-rate in the last --decay-updates.")
+      .alias("lr-scheduler-type")
       .common();
   table.integer("warmup-updates", "W", o.schedule.warmup, {0}, "Updates in which the rate rises from 0 to --lr.").common();
+  table.number(
+      "warmup-ratio", "R", o.warmup_ratio,
+      "Warm up in this share of the planned updates, --total-num-update, rounded up, as transformers' Trainer does; 0: as "
+      "--warmup-updates.",
+      "from 0 to 1", [](double x) { return x >= 0 && x <= 1; });
   table.integer("total-num-update", "U", o.schedule.total, {1}, "Update at which the decay ends.")
       .unset("--max-update, or the updates of --max-epoch");
   table
@@ -522,6 +581,12 @@ void add_optimizer_options(OptionTable& table, TrainOptions& o) {
       .unset("none; wsd needs it");
   table.number("end-learning-rate", "RATE", o.schedule.end, "Learning rate at the end of the decay.", "0 or more",
                not_negative);
+  table
+      .number("min-lr-ratio", "R", o.min_lr_ratio, "--end-learning-rate as a share of --lr; 0: as --end-learning-rate.",
+              "from 0 to 1", [](double x) { return x >= 0 && x <= 1; })
+      .alias("min-lr-rate");
+  table.integer("num-cycles", "N", o.schedule.cycles, {1, 1e6},
+                "With cosine_with_restarts: how often the rate falls from --lr.");
   table.number("power", "P", o.schedule.power, "Power of polynomial_decay.", "above 0", above_0);
   table.integer("max-update", "N", o.max_update, {1}, "Updates in total, including those before the run was resumed.")
       .unset("as --max-epoch, else as --total-num-update; one of the three is needed")
@@ -778,6 +843,8 @@ void add_checkpoint_options(OptionTable& table, TrainOptions& o) {
       .integer("save-interval-updates", "N", o.save.interval_updates, {0},
                "Save every N updates; 0: at the end and on request only.")
       .common();
+  table.integer("save-interval-epochs", "N", o.save.interval_epochs, {0, 1e9},
+                "Save after the update in which each N-th pass over the data ends; 0: do not.");
   table
       .duration("save-interval", "TIME", o.save.interval_s, "Save when this long has passed since the last save; 0: do not.",
                 "it has no unit, and other programs count epochs or updates, as --save-interval-updates does")
@@ -874,6 +941,10 @@ void add_run_options(OptionTable& table, TrainOptions& o) {
       .integer("validate-interval-updates", "N", o.validate_interval_updates, {0},
                "Validate every N updates; 0: at the end only.")
       .common();
+  table
+      .integer("validate-interval-epochs", "N", o.validate_interval_epochs, {0, 1e9},
+               "Validate after the update in which each N-th pass over the data ends; 0: do not.")
+      .alias("validate-interval");
   table.flag("eval-on-start", o.eval_on_start,
              "Validate before the first update, too. A run that resumes does not do this again.");
   table
@@ -883,8 +954,9 @@ void add_run_options(OptionTable& table, TrainOptions& o) {
       .alias("early-stopping-patience")
       .unset("do not stop early");
   table.then([&o](const OptionTable&) {
-    require(!o.save.keep_best.empty(), "keep-best", o.validate_interval_updates > 0, "--validate-interval-updates");
-    require(o.early_stopping > 0, "early-stopping", o.validate_interval_updates > 0, "--validate-interval-updates");
+    constexpr const char* often = "--validate-interval-updates or --validate-interval-epochs";
+    require(!o.save.keep_best.empty(), "keep-best", o.validates_often(), often);
+    require(o.early_stopping > 0, "early-stopping", o.validates_often(), often);
   });
   table.integer("sample-interval-updates", "N", o.sample_interval_updates, {0},
                 "Print a text that the model generates every N updates: 64 tokens at temperature 0.8; 0: never.");
@@ -992,11 +1064,11 @@ void require_complete(const TrainOptions& o) {
         "no model is given (with --restore none it does not come from a checkpoint); give --arch NAME or --model DIR");
   if (o.max_update == 0 && o.max_epoch == 0 && !o.dry_run)
     throw UserError("no stopping point is set; give --max-update N or --max-epoch N");
-  if (o.save.none && (o.save.interval_updates > 0 || o.save.interval_s > 0 || o.save.keep_last > 0 || o.save.keep_every > 0 ||
-                      !o.save.keep_best.empty()))
+  if (o.save.none && (o.save.interval_updates > 0 || o.save.interval_epochs > 0 || o.save.interval_s > 0 ||
+                      o.save.keep_last > 0 || o.save.keep_every > 0 || !o.save.keep_best.empty()))
     throw UserError(
         "--no-save contradicts other options for saves (it forbids all saves); leave out --no-save, or "
-        "--save-interval-updates, --save-interval, --keep-last, --keep-every and --keep-best");
+        "--save-interval-updates, --save-interval-epochs, --save-interval, --keep-last, --keep-every and --keep-best");
   if (o.log_file != "none" && !o.log_file.empty() && o.log_file.lexically_normal() == o.save.folder.lexically_normal())
     throw UserError(format("--log-file and --save-dir are both '{}' (one is a file, the other a folder); give two names",
                            o.log_file.string()));
@@ -1007,8 +1079,9 @@ void require_complete(const TrainOptions& o) {
         "--eos-token-id changes nothing (it goes with --break-mode complete or eos, or with --document-attention); give one of "
         "these, too, or leave out --eos-token-id");
   require(!o.valid_mask.empty(), "valid-mask", !o.valid.empty(), "--valid");
-  if (o.valid.empty() && !valid_data_of(o.data) && o.validate_interval_updates != 0)
-    throw UserError("--validate-interval-updates has no data (there is no --valid); give --valid FILE or leave it out");
+  if (o.valid.empty() && !valid_data_of(o.data) && o.validates_often())
+    throw UserError(format("--validate-interval-{} has no data (there is no --valid); give --valid FILE or leave it out",
+                           o.validate_interval_updates > 0 ? "updates" : "epochs"));
   if (o.valid.empty() && !valid_data_of(o.data) && o.eval_on_start)
     throw UserError("--eval-on-start has no data (there is no --valid); give --valid FILE or leave it out");
 }

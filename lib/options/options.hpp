@@ -40,10 +40,11 @@ struct TrainOptions : EngineOptions {
   Packing packing = Packing::first_come;
   bool group_by_length = false;
   bool shuffle = false;
-  std::string tokenizer;   // for texts and samples; empty: the model's tokenizer, or else bytes
-  std::string json_field;  // field of JSON lines that holds the text: TextSource::json_field()
-  bool chat = false;       // texts are conversations
-  RecordForm form;         // of conversations
+  std::string tokenizer;                // for texts and samples; empty: the model's tokenizer, or else bytes
+  std::string json_field;               // field of JSON lines that holds the text: TextSource::json_field()
+  bool chat = false;                    // texts are conversations
+  RecordForm form;                      // of conversations
+  std::filesystem::path chat_template;  // the template of conversations; empty: the one next to the tokenizer
   bool skip_invalid = false;
   // model: `arch` or `model` is set, or neither if the run resumes from a checkpoint, which has the configuration
   std::string arch;
@@ -57,6 +58,8 @@ struct TrainOptions : EngineOptions {
   // batch, learning rate
   std::size_t total_batch_size = 0;           // sequences per update: B x micro-batches x ranks
   Schedule schedule;                          // schedule.total is 0 if only max_epoch ends the run
+  double warmup_ratio = 0;                    // the warm-up's share of schedule.total; sets schedule.warmup once that is known
+  double min_lr_ratio = 0;                    // sets schedule.end
   bool use_ema = false;                       // validate and sample with the average
   std::size_t max_update = 0, max_epoch = 0;  // 0: no limit; both can be 0 only with dry_run
   // checkpoints
@@ -86,12 +89,15 @@ struct TrainOptions : EngineOptions {
   bool no_report = false;             // do not write the page of the run into the save folder
   bool log_group_norms = false;
   std::size_t validate_interval_updates = 0;  // 0: at the end only
+  std::size_t validate_interval_epochs = 0;   // passes over the data between validations; 0: not by passes
   std::size_t early_stopping = 0;             // stop after this many validations without a smaller loss; 0: do not
   bool eval_on_start = false;                 // also validate before the first update
   std::size_t sample_interval_updates = 0;    // 0: no samples
   std::string sample_prompt = "\n";
   TraceOptions trace;
   bool dry_run = false;
+  /// Returns true if there are validations before the end.
+  bool validates_often() const { return validate_interval_updates > 0 || validate_interval_epochs > 0; }
   /// Returns true if the result of a validation decides about checkpoints; it then comes before the save of its update.
   bool judges() const { return !save.keep_best.empty() || early_stopping > 0; }
   std::size_t threads = 0;  // OpenMP threads per rank; 0: OMP_NUM_THREADS, or else this rank's share of the node's cores

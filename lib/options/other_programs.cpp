@@ -66,13 +66,16 @@ constexpr OtherOption rows[] = {
     {"optimizer.weight-decay start-weight-decay end-weight-decay", "give --weight-decay"},
     {"sgd-momentum", "give --momentum"},
     {"clip-grad max-grad-norm gradient-clipping training.max-norm", "give --clip-norm"},
-    {"lr-decay-style lr-scheduler-type lr-scheduler.decay-type", "give --lr-scheduler"},
-    {"lr-scheduler=linear", "give --lr-scheduler polynomial_decay"},
-    {"lr-scheduler=constant lr-scheduler=constant_with_warmup", "give --lr-scheduler fixed, with --warmup-updates"},
-    {"lr-scheduler=tri_stage decay-steps hold-steps phase-ratio lr-wsd-decay-iters lr-wsd-decay-style lr-scheduler.decay-ratio", "give --lr-scheduler wsd, with --warmup-updates and --decay-updates"},
-    {"warmup-steps warmup-ratio lr-warmup-iters lr-warmup-samples lr-warmup-fraction lr-scheduler.warmup-steps", "give --warmup-updates, a number of updates"},
+    {"lr-decay-style lr-scheduler.decay-type", "give --lr-scheduler"},
+    {"lr-scheduler=polynomial", "give --lr-scheduler polynomial_decay, with --power"},
+    {"lr-scheduler=constant", "give --lr-scheduler fixed, or constant_with_warmup for a warm-up"},
+    {"lr-scheduler=reduce_lr_on_plateau lr-scheduler=greedy", "give another --lr-scheduler", "rates do not depend on losses here"},
+    {"lr-scheduler=tri_stage lr-scheduler=warmup_stable_decay decay-steps hold-steps phase-ratio lr-wsd-decay-iters lr-wsd-decay-style lr-scheduler.decay-ratio", "give --lr-scheduler wsd, with --warmup-updates and --decay-updates"},
+    {"warmup-steps lr-warmup-iters lr-warmup-samples lr-scheduler.warmup-steps", "give --warmup-updates, a number of updates, or --warmup-ratio"},
+    {"lr-warmup-fraction", "give --warmup-ratio"},
     {"lr-decay-iters lr-decay-samples lr-period-updates lr-scheduler.total-steps", "give --total-num-update"},
-    {"min-lr shrink-min final-lr-scale lr-scheduler.min-lr-factor", "give --end-learning-rate, a rate"},
+    {"min-lr shrink-min", "give --end-learning-rate, a rate"},
+    {"final-lr-scale lr-scheduler.min-lr-factor", "give --min-lr-ratio"},
     {"train-iters max-steps training.steps exit-interval", "give --max-update"},
     {"num-train-epochs", "give --max-epoch"},
     {"train-samples", "give --max-update or --max-epoch"},
@@ -138,7 +141,7 @@ constexpr OtherOption rows[] = {
     {"debug.batch-invariant", "give --invariant"},
     // checkpoints and validation
     {"save output-dir dump-folder job.dump-folder checkpoint.folder", "give --save-dir"},
-    {"save-steps save-strategy checkpoint.interval", "give --save-interval-updates"},
+    {"save-steps save-strategy checkpoint.interval", "give --save-interval-updates, or --save-interval-epochs 1 for each epoch"},
     {"save-total-limit keep-interval-updates keep-last-epochs checkpoint.keep-latest-k", "give --keep-last N"},
     {"keep-interval-updates-pattern", "give --keep-every N"},
     {"load resume-from-checkpoint restore-file continue-once checkpoint.load-step", "give --restore PATH for another checkpoint", "the same command resumes its run"},
@@ -149,7 +152,7 @@ constexpr OtherOption rows[] = {
     {"async-save save-async write-checkpoints-asynchronously checkpoint.async-mode", "leave it out, or give --no-async-save", "saves are asynchronous"},
     {"no-last-checkpoints checkpoint.enable checkpoint.load-only", "give --no-save to save nothing", "a run ends with a save"},
     {"overwrite-output-dir", "give another --save-dir", "steps that are there are not overwritten"},
-    {"eval-interval eval-steps eval-strategy evaluation-strategy validate-interval validation.freq validator.freq", "give --validate-interval-updates"},
+    {"eval-interval eval-steps eval-strategy evaluation-strategy validation.freq validator.freq", "give --validate-interval-updates, or --validate-interval-epochs 1 for each epoch"},
     // the run
     {"config-file job.config-file", "give --config FILE, with the names of these options"},
     {"deepspeed deepspeed-config", "see docs/from-deepspeed.md for each key", "its keys are options here"},
@@ -190,12 +193,12 @@ constexpr OtherOption rows[] = {
     {"attn-implementation use-liger-kernel use-liger torch-compile-backend torch-compile-mode", "leave it out", "there is one kernel for each operation"},
     {"activation-offloading activation-checkpoint-cpu-offload offload-residual cpu-checkpointing", "give --offload-activations"},
     {"gradient-checkpointing-kwargs", "give --checkpoint-activations, with --checkpoint-policy"},
-    {"optim-args lr-scheduler-kwargs", "give --adam-betas, --adam-eps, --momentum, --decay-updates, --end-learning-rate, --power", "each number is an option"},
+    {"optim-args lr-scheduler-kwargs", "give --adam-betas, --adam-eps, --momentum, --decay-updates, --min-lr-ratio, --num-cycles, --power", "each number is an option"},
     {"save-safetensors save-only-model", "see fsdp-consolidate --format safetensors", "a run needs all of its checkpoint"},
     {"load-best-model-at-end", "give --keep-best loss, and use the folder 'best' in --save-dir"},
     {"greater-is-better maximize-best-checkpoint-metric early-stopping-threshold", "leave it out", "the smallest validation loss is the best"},
     {"keep-best-checkpoints", "give --keep-best loss", "the best checkpoint is kept, and no others for their loss"},
-    {"no-epoch-checkpoints", "leave it out", "saves are not made by epochs"},
+    {"no-epoch-checkpoints", "leave it out", "saves by epochs are made only with --save-interval-epochs"},
     {"ignore-data-skip", "give --reset-dataloader"},
     {"auto-find-batch-size", "see fsdp-bench tuning"},
     {"dataloader-drop-last dataloader-pin-memory dataloader-persistent-workers dataloader-prefetch-factor", "leave it out", "each rank reads its next batch while it computes"},
@@ -209,6 +212,32 @@ constexpr OtherOption rows[] = {
     {"bnb-4bit-compute-dtype", "give --precision", "matrices are expanded to that type"},
     {"criterion=label_smoothed_cross_entropy", "give --label-smoothing E V / (V - 1), for fairseq's E and V tokens", "fairseq spreads E over the other V - 1 tokens"},
     {"loss-type", "leave it out", "the loss is the cross entropy of the targets (TRL's nll); TRL's dft and losses of preferences are not here"},
+    {"eval-packing pad-to-multiple-of train-sampling-strategy truncation-mode", "see --break-mode", "validation is cut as training is, and a row that is longer than a sequence takes several"},
+    {"dataset-streaming dataset-kwargs base-model-name-or-path revision hub-revision", "give DATA and --model DIR; nothing is downloaded", "data and models are files"},
+    {"activation-checkpointing activation-checkpointing-kwargs enable-activation-checkpointing ac-mode ac-option", "give --checkpoint-activations, with --checkpoint-policy"},
+    {"enable-activation-offloading", "give --offload-activations"},
+    {"exclude-modules layers-pattern", "give --lora-targets with shell globs"},
+    {"lora-task-type task-type inference-mode fan-in-fan-out auto-mapping peft-version runtime-config megatron-config megatron-core", "leave it out", "adapters are those of causal language models"},
+    {"init-lora-weights layer-replication loftq-config eva-config corda-config lora-ga-config lora-bias lora-target-parameters target-parameters use-qalora qalora-group-size use-bdlora velora-config arrow-config kasa-config monteclora-config alora-invocation-tokens", "leave it out", "adapters are PEFT's LoRA over projections, with its usual first values"},
+    {"bnb-4bit-quant-storage", "leave it out", "quantized matrices are stored as they are computed with"},
+    {"batch-eval-metrics include-for-metrics eval-do-concat-batches eval-use-gather-object label-names", "see fsdp-evaluate --per-token", "a validation gives loss, accuracy and entropy"},
+    {"dataloader-in-order dataloader-multiprocessing-context ddp-static-graph save-on-each-node enable-jit-checkpoint restore-callback-states-from-checkpoint liger-kernel-config torch-empty-cache-steps use-cache skip-memory-metrics debug ignore-bias-buffers log-level-replica router-aux-loss-coef optim-target-modules hub-always-push trackio-bucket-id trackio-static-space-id", "leave it out; see docs/from-trl.md", "it has no counterpart"},
+    // torchtune, for which no row above has the name
+    {"epochs", "give --max-epoch"},
+    {"max-steps-per-epoch", "give --max-update", "it ends the run"},
+    {"clip-grad-norm", "give --clip-norm"},
+    {"num-warmup-steps", "give --warmup-updates"},
+    {"log-every-n-steps", "give --log-interval"},
+    {"run-val-every-n-steps", "give --validate-interval-updates"},
+    {"batch-size-val", "leave it out", "validation has the batches of training"},
+    {"fsdp-cpu-offload", "give --offload-params cpu"},
+    {"custom-sharded-layers", "give --wrap-policy custom, with --wrap-units"},
+    {"memory-efficient-fsdp-wrap", "leave it out", "the embedding and the head are units of their own unless they are tied"},
+    {"optimizer-in-bwd", "leave it out", "the norm of the whole gradient is known before an update"},
+    {"lora-attn-modules apply-lora-to-mlp apply-lora-to-output", "give --lora-targets"},
+    {"quantize-base", "give --base-dtype nf4"},
+    {"enable-async-checkpointing", "leave it out, or give --no-async-save", "saves are asynchronous"},
+    {"save-adapter-weights-only", "see fsdp-consolidate --adapter", "a run needs all of its checkpoint"},
     {"dpo orpo kto dpo-alpha reference-free ref-model model-init-kwargs precompute-ref-log-probs rpo-alpha sync-ref-model beta", "train on the chosen answers, or use TRL with the model of fsdp-consolidate", "DPO and other training on preferences are not here"},
     {"ppo grpo reward-model-path reward-funcs num-generations kl-coef max-prompt-length max-completion-length generate-during-eval use-vllm num-ppo-epochs", "use TRL with the model of fsdp-consolidate", "reward models and reinforcement learning are not here"},
     {"sweep sweep-config hp-space n-trials hyperparameter-search", "start a job for each choice: slurm/array-sweep.sbatch", "a run has one set of options"},
@@ -233,6 +262,9 @@ void add_options_of_other_programs(OptionTable& table) {
       {"fsdp_config:", "distributed_type:"},
       "(it is a configuration of Hugging Face's accelerate, in YAML); give lines 'name = value' with the options "
       "of --help all");
+  table.config_elsewhere({"_component_:"},
+                         "(it is a recipe of torchtune, in YAML); give lines 'name = value' with the options that "
+                         "docs/from-torchtune.md has for its keys");
   table.config_elsewhere(
       // [model], [training] and similar sections are missing here, because configuration files of fsdp-train have them, too.
       {"[parallelism]", "[activation_checkpoint]", "[lr_scheduler]", "[job]", "[profiling]", "[experimental]"},
@@ -242,7 +274,8 @@ void add_options_of_other_programs(OptionTable& table) {
 std::string names_of_other_programs() {
   std::string out =
       "\n### Names of other programs\n\nIf one of these is given, the error message names what is on its right. A key of a "
-      "section, as in torchtitan's files, is written with a point.\n\n| fairseq, PyTorch, Hugging Face, torchtitan, DeepSpeed, "
+      "section, as in torchtitan's files, is written with a point.\n\n| fairseq, PyTorch, Hugging Face, torchtitan, torchtune, "
+      "DeepSpeed, "
       "Megatron-LM | here |\n|---|---|\n";
   for (const OtherOption& row : rows) {
     std::string names;

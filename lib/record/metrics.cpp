@@ -194,6 +194,8 @@ void Metrics::train(const TrainMetrics& m) {
                          {"mem_peak_bytes", m.mem_peak_bytes}};
   if (m.padding) line["padding"] = *m.padding;
   if (m.rank_balance) line["rank_balance"] = *m.rank_balance;
+  if (m.accuracy) line["mean_token_accuracy"] = *m.accuracy;
+  if (m.entropy) line["entropy"] = *m.entropy;
   if (m.times) {
     auto& work = line["work_ms"];
     for (const auto& [name, seconds] :
@@ -260,11 +262,18 @@ void Metrics::validating(std::uint64_t step, std::size_t done, std::size_t batch
 void Metrics::valid(const ValidMetrics& m) {
   if (!active_) return;
   here_.validation_s += 1e-3 * m.ms;
-  const nlohmann::json line = {{"type", "valid"},         {"step", m.step},     {"loss", m.loss},
-                               {"ppl", std::exp(m.loss)}, {"tokens", m.tokens}, {"ms", m.ms}};
+  const nlohmann::json line = {{"type", "valid"},
+                               {"step", m.step},
+                               {"loss", m.loss},
+                               {"ppl", std::exp(m.loss)},
+                               {"mean_token_accuracy", m.accuracy},
+                               {"entropy", m.entropy},
+                               {"tokens", m.tokens},
+                               {"ms", m.ms}};
   write(line);
-  print(line, format("valid {}  loss {}  ppl {}  {:>6} tokens  {} ms", step_text(m.step, max_step_), fit(m.loss, 6, 4),
-                     fit(std::exp(m.loss), 5, 2), format_count(static_cast<double>(m.tokens)), fit(std::round(m.ms), 6, 0)));
+  print(line, format("valid {}  loss {}  ppl {}  {:>6} tokens  {} ms  accuracy {:.3f}  entropy {:.3f}",
+                     step_text(m.step, max_step_), fit(m.loss, 6, 4), fit(std::exp(m.loss), 5, 2),
+                     format_count(static_cast<double>(m.tokens)), fit(std::round(m.ms), 6, 0), m.accuracy, m.entropy));
   next_validating_s_ = first_validating_s;
 }
 

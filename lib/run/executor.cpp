@@ -258,6 +258,8 @@ UpdateResult Executor::update_parameters() {
   const UpdateSums& sums = report();
   UpdateResult result = {sums.loss.value() / scalars.tokens, at<const LossSum>({plan_.report, sizeof(UpdateSums)})->value(),
                          sums.norm.norm / scalars.loss_scale, sums.squares.non_finite};
+  result.entropy = sums.loss.entropy() / scalars.tokens;
+  result.accuracy = static_cast<double>(sums.loss.likeliest) / scalars.tokens;
   result.is_spike = result.finite() && sums.norm.finite == 0;
   return result;
 }

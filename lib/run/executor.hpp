@@ -38,6 +38,8 @@ struct UpdateResult {
   double own_loss_sum = 0;      // the sum over the tokens of this rank
   double gradient_norm = 0;     // before clipping, without the loss scale
   std::int64_t non_finite = 0;  // the number of infinite or NaN elements of the gradient on all ranks
+  double entropy = 0;           // of the predictions of a transformer: the mean over all tokens of the update
+  double accuracy = 0;          // of a transformer: the share of the tokens that it thinks likeliest
   bool is_spike = false;        // the update was skipped, because loss or norm exceeded its limit
   bool finite() const { return non_finite == 0 && std::isfinite(loss); }
 };

@@ -201,10 +201,31 @@ struct NamedTemplate {
   std::string name, jinja;
 };
 
-/// The templates of the folder by their names: "default" and others.
+/// Adds the templates in "chat_template" of a tokenizer's configuration.
+void add_templates_of_config(const std::filesystem::path& path, std::map<std::string, NamedTemplate>& found) {
+  const nlohmann::json config = read_json_object(path);
+  const auto add = [&](const std::string& name, const nlohmann::json& text) {
+    if (text.is_string()) found[name] = {format("\"chat_template\" of {}", path.string()), text.get<std::string>()};
+  };
+  const nlohmann::json given = config.value("chat_template", nlohmann::json());
+  add("default", given);
+  if (given.is_array())
+    for (const nlohmann::json& one : given)
+      if (one.is_object() && one.contains("name") && one["name"].is_string())
+        add(one["name"].get<std::string>(), one.value("template", nlohmann::json()));
+}
+
+/// The templates of a folder or file (read_chat_template()) by their names: "default" and others.
 std::map<std::string, NamedTemplate> templates_in(const std::filesystem::path& folder) {
   namespace fs = std::filesystem;
   std::map<std::string, NamedTemplate> found;
+  if (kind_of(folder) == PathKind::file) {
+    if (folder.extension() == ".json")
+      add_templates_of_config(folder, found);
+    else
+      found["default"] = {folder.string(), read_text_file(folder, JinjaTemplate::longest_source)};
+    return found;
+  }
   const fs::path config_path = folder / "tokenizer_config.json", own = folder / "chat_template.jinja",
                  tools = folder / "additional_chat_templates" / "tool_use.jinja";
   const auto read = [&](const char* name, const fs::path& path) {
@@ -213,24 +234,16 @@ std::map<std::string, NamedTemplate> templates_in(const std::filesystem::path& f
   read("default", own);
   read("tool_use", tools);
   if (found.contains("default") || kind_of(config_path) != PathKind::file) return found;
-  const nlohmann::json config = read_json_object(config_path);
-  const auto add = [&](const std::string& name, const nlohmann::json& text) {
-    if (text.is_string()) found[name] = {format("\"chat_template\" of {}", config_path.string()), text.get<std::string>()};
-  };
-  const nlohmann::json given = config.value("chat_template", nlohmann::json());
-  add("default", given);
-  if (given.is_array())
-    for (const nlohmann::json& one : given)
-      if (one.is_object() && one.contains("name") && one["name"].is_string())
-        add(one["name"].get<std::string>(), one.value("template", nlohmann::json()));
+  add_templates_of_config(config_path, found);
   return found;
 }
 
 }  // namespace
 
 ChatTemplate read_chat_template(const std::filesystem::path& model, const Tokenizer& tokenizer) {
-  const bool is_folder = kind_of(model) == PathKind::folder;
-  const auto found = is_folder ? templates_in(model) : std::map<std::string, NamedTemplate>();
+  if (!model.empty() && kind_of(model) == PathKind::file) text_of_chat_template(model);  // throws
+  const bool is_there = !model.empty() && kind_of(model) != PathKind::missing;
+  const auto found = is_there ? templates_in(model) : std::map<std::string, NamedTemplate>();
   const auto main = found.find("default");
   if (main == found.end())
     throw UserError(format(
@@ -245,7 +258,8 @@ ChatTemplate read_chat_template(const std::filesystem::path& model, const Tokeni
   if (const auto tools = found.find("tool_use"); tools != found.end())
     chat.set_for_tools(tools->second.name, tools->second.jinja);
   for (const char* const name : {"bos_token", "eos_token"})
-    if (!tokens.contains(name) && chat.mentions({}, name) && kind_of(model / "tokenizer_config.json") != PathKind::file)
+    if (!tokens.contains(name) && chat.mentions({}, name) && kind_of(model) == PathKind::folder &&
+        kind_of(model / "tokenizer_config.json") != PathKind::file)
       throw UserError(
           format("the chat template {} needs the token {}, which is not known (it is read from a tokenizer_config.json next to "
                  "it); add that file",
@@ -460,6 +474,68 @@ ChatText read_conversation(const ChatJson& object, const std::function<const Cha
   }
 }
 
+namespace {
+
+/// Takes the last message off if it is the assistant's. Returns its content, or the whole message if it has no text or has more
+/// than that; null if the conversation does not end with an answer.
+ChatJson take_last_answer(Conversation& from) {
+  if (from.messages.empty() || from.messages.back()["role"] != "assistant") return nullptr;
+  ChatJson answer = std::move(from.messages.back());
+  from.messages.erase(from.messages.size() - 1);
+  from.is_answer.pop_back();
+  const bool is_text = answer.value("content", ChatJson()).is_string() && answer.size() == 2;
+  return is_text ? answer["content"] : answer;
+}
+
+}  // namespace
+
+ChatPrompt read_chat_prompt(const ChatJson& object, const std::string& system, const std::function<const ChatTemplate&()>& chat,
+                            std::string& problem, std::set<std::string>& unused) {
+  Conversation conversation;
+  std::set<std::string> unknown, keys;
+  problem.clear();
+  const std::string refused = object.is_object() ? look_at_keys(object, keys_of_record, unknown) : "";
+  for (const std::string& key : unknown) unused.insert(format("\"{}\"", excerpt(key)));
+  const auto has = [&](const char* key) { return object.contains(key) && says_something(object[key]); };
+  if (!object.is_object()) {
+    problem = "it is no object";
+  } else if (!refused.empty()) {
+    problem = format("it has \"{}\", which is not read here", refused);
+  } else if (has("messages") && has("completion")) {
+    problem = "it has both \"messages\" and \"completion\"";
+  } else if (has("messages")) {
+    if (has("prompt")) unused.insert("\"prompt\"");
+    problem = add_messages(conversation, object["messages"], "messages", true, keys);
+  } else if (object.value("prompt", ChatJson()) == ChatJson("")) {
+    problem = "its \"prompt\" is empty";
+  } else if (has("prompt") && object["prompt"].is_string() && has("completion") && object["completion"].is_string()) {
+    return {object["prompt"].get<std::string>(), false, object["completion"]};
+  } else if (has("prompt") && object["prompt"].is_string() && !has("completion")) {
+    conversation.add("user", object["prompt"].get<std::string>());
+  } else {
+    problem = add_messages(conversation, object.value("prompt", ChatJson()), "prompt", false, keys);
+    if (problem.empty()) problem = add_messages(conversation, object.value("completion", ChatJson()), "completion", true, keys);
+  }
+  if (problem.empty()) problem = add_variables(conversation, object);
+  if (!problem.empty()) return {};
+  ChatPrompt made = {{}, true, take_last_answer(conversation)};
+  if (conversation.messages.empty()) {
+    problem = !made.reference.is_null() ? "its only message is an answer, so there is nothing to answer"
+              : object.contains("messages") || object.contains("prompt") ? "it has no messages"
+                                                                         : "it has neither \"messages\" nor \"prompt\"";
+    return {};
+  }
+  if (!system.empty() && conversation.messages.front()["role"] != "system")
+    conversation.messages.insert(conversation.messages.begin(), ChatJson{{"role", "system"}, {"content", system}});
+  try {
+    made.text = chat().render(conversation);
+    warn_of_unread(conversation, chat(), made.text, keys, unused);
+  } catch (const UserError& error) {
+    problem = error.what();
+  }
+  return made;
+}
+
 std::string known_form(const ChatJson& record) {
   if (!record.is_object()) return "";
   const auto has = [&](const char* key) { return record.contains(key) && says_something(record[key]); };
@@ -484,21 +560,38 @@ std::string known_form(const ChatJson& record) {
   return "";
 }
 
+std::string text_of_chat_template(const std::filesystem::path& file) {
+  const auto found = templates_in(file);
+  if (kind_of(file) != PathKind::file || found.size() != 1 || !found.contains("default"))
+    throw UserError(
+        format("{} is no file with one chat template ({}); give a file in Jinja, or one in JSON with the text "
+               "\"chat_template\"",
+               file.string(), found.empty() ? "it has none" : format("it has {}", plural(found.size(), "template"))));
+  return found.at("default").jinja;
+}
+
 std::string sum_of_chat_templates(const std::filesystem::path& model) {
-  if (kind_of(model) != PathKind::folder) return "";
+  if (model.empty() || kind_of(model) == PathKind::missing) return "";
   std::string all;
   for (const auto& [name, one] : templates_in(model)) all += name + "\n" + one.jinja + "\n";
   return all.empty() ? "" : checksum_text(checksum(all.data(), all.size()));
 }
 
+const ChatTemplate& ChatReader::chat() {
+  if (!template_) template_ = read_chat_template(model_, tokenizer_);
+  return *template_;
+}
+
 ChatText ChatReader::read(const nlohmann::ordered_json& record, std::string& problem) {
-  const auto by = [this]() -> const ChatTemplate& {
-    if (!template_) template_ = read_chat_template(model_, tokenizer_);
-    return *template_;
-  };
   problem.clear();
   const ChatJson read = records_.read(record, problem);
+  const auto by = [this]() -> const ChatTemplate& { return chat(); };
   return problem.empty() ? read_conversation(read, by, problem, unused_) : ChatText();
+}
+
+ChatPrompt ChatReader::read_prompt(const nlohmann::ordered_json& record, const std::string& system, std::string& problem) {
+  return read_chat_prompt(
+      record, system, [this]() -> const ChatTemplate& { return chat(); }, problem, unused_);
 }
 
 std::vector<std::string> ChatReader::warnings() const {

@@ -87,18 +87,35 @@ class ChatTemplate {
 ChatText read_conversation(const nlohmann::ordered_json& object, const std::function<const ChatTemplate&()>& chat,
                            std::string& problem, std::set<std::string>& unused);
 
+/// A conversation that is to be continued by an answer.
+struct ChatPrompt {
+  std::string text;
+  bool is_templated = true;                    // a template has written `text`, with all special tokens before it
+  nlohmann::ordered_json reference = nullptr;  // the answer that the record has; null if it has none
+};
+/// Reads the conversation of a JSON record that is to be answered. The forms are those of read_conversation(), without which
+/// answers count; the completion may be missing, and a prompt that is a text is then the user's message. If the last message is
+/// the assistant's, it becomes the reference: its text, or the whole message if it has more than a text. `system`, if not
+/// empty, is the system message of conversations that have none. `problem` and `unused` are set as by read_conversation(), also
+/// if nothing is left to answer.
+ChatPrompt read_chat_prompt(const nlohmann::ordered_json& object, const std::string& system,
+                            const std::function<const ChatTemplate&()>& chat, std::string& problem,
+                            std::set<std::string>& unused);
+
 /// If a JSON record has a common form that is not read, returns its name and how to write it: "in Alpaca's form (..); write
 /// ..". Otherwise returns an empty text.
 std::string known_form(const nlohmann::ordered_json& record);
 
 /// Reads the template of a model's folder: chat_template.jinja, or "chat_template" of tokenizer_config.json, and the one named
-/// "tool_use" if there is one. Throws UserError if there is no template, if it is no Jinja, or if it needs a special token that
-/// no file names.
+/// "tool_use" if there is one. If `model` is a file, it is the template, or a JSON file with "chat_template". Throws UserError
+/// if there is no template, if it is no Jinja, or if it needs a special token that no file names.
 ChatTemplate read_chat_template(const std::filesystem::path& model, const Tokenizer& tokenizer);
+/// The template of a file: the file itself, or "chat_template" of a file in JSON. Throws UserError if it is not one text.
+std::string text_of_chat_template(const std::filesystem::path& file);
 /// A checksum of the texts of these templates; empty if there are none.
 std::string sum_of_chat_templates(const std::filesystem::path& model);
 
-/// Reads conversations with the chat template of a model's folder. The template is read when it is first needed.
+/// Reads conversations with the chat template of a model's folder, or of a file. The template is read when it is first needed.
 class ChatReader {
  public:
   /// `tokenizer` must outlive this object.
@@ -106,6 +123,9 @@ class ChatReader {
       : model_(std::move(model)), tokenizer_(tokenizer), records_(form) {}
   /// Calls read_conversation() with the model's template.
   ChatText read(const nlohmann::ordered_json& record, std::string& problem);
+  /// Calls read_chat_prompt() with the model's template.
+  ChatPrompt read_prompt(const nlohmann::ordered_json& record, const std::string& system, std::string& problem);
+  const ChatTemplate& chat();
   /// Warnings about keys of records that were not used, and about a tokenizer without the token that ends answers.
   std::vector<std::string> warnings() const;
 

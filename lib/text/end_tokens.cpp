@@ -144,8 +144,11 @@ EndTokens find_end_tokens(const fs::path& given, const fs::path& config_folder, 
   return found;
 }
 
-std::vector<TokenId> end_tokens_beside(const fs::path& folder, const Tokenizer& tokenizer) {
-  return find_end_tokens(folder, {}, &tokenizer, vocabulary_beside(folder, tokenizer)).ids;
+std::vector<TokenId> end_tokens_beside(const fs::path& folder, const Tokenizer& tokenizer, const fs::path& chat_template) {
+  std::vector<TokenId> ids = find_end_tokens(folder, {}, &tokenizer, vocabulary_beside(folder, tokenizer)).ids;
+  if (chat_template.empty()) return ids;
+  if (const auto end = tokenizer.find(read_chat_template(chat_template, tokenizer).end())) ids.push_back(*end);
+  return ids;
 }
 
 std::string contradiction_of_end(const fs::path& folder, const Tokenizer& tokenizer, TokenId end) {

@@ -25,8 +25,10 @@ struct EndTokens {
 EndTokens find_end_tokens(const std::filesystem::path& folder, const std::filesystem::path& config_folder,
                           const Tokenizer* tokenizer, std::size_t vocab_size);
 
-/// The same for the files next to a tokenizer. The model has as many tokens as config.json says, or as the tokenizer has.
-std::vector<TokenId> end_tokens_beside(const std::filesystem::path& folder, const Tokenizer& tokenizer);
+/// The same for the files next to a tokenizer. The model has as many tokens as config.json says, or as the tokenizer has. If
+/// `chat_template`, a file, is not empty, the token that ends its answers is one of them, too.
+std::vector<TokenId> end_tokens_beside(const std::filesystem::path& folder, const Tokenizer& tokenizer,
+                                       const std::filesystem::path& chat_template = {});
 
 /// Returns a sentence for a warning if config.json or generation_config.json of `folder` names end tokens and `end` is not one
 /// of them; otherwise an empty text.

@@ -72,6 +72,7 @@ AfterUpdate Agreement::after(Verdict verdict, bool is_last, const BatchSource& b
   largest_loss_ = -std::numeric_limits<double>::infinity();
   bool working = false, stuck = false;
   AfterUpdate all{.update = loop_.engine.progress().update,
+                  .passes = batches.passes(),
                   .counted = verdict == Verdict::done,
                   .is_last = is_last,
                   .saves_honoured = saves_honoured_};

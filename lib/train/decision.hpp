@@ -12,9 +12,19 @@ namespace fsdp {
 /// Returns true if `update` is a multiple of `interval`; 0 means never.
 inline bool every(std::size_t interval, std::uint64_t update) { return interval > 0 && update % interval == 0; }
 
+/// The number of complete passes over the data, before and after an update.
+struct Passes {
+  std::uint64_t before = 0, after = 0;
+};
+/// Returns true if the update completed a pass whose number is a multiple of `interval`; 0 means never.
+inline bool every(std::size_t interval, Passes passes) {
+  return interval > 0 && passes.after / interval > passes.before / interval;
+}
+
 /// What all ranks know after an update.
 struct AfterUpdate {
   std::uint64_t update = 0;          // the number of completed updates
+  Passes passes = {};                // the complete passes over the data
   bool counted = true;               // false: the update was left out
   bool is_last = false;              // all updates, or all passes over the data, are done
   std::size_t stops = 0, saves = 0;  // requests to stop, and to save, so far

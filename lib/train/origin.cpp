@@ -232,7 +232,7 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
 
 /// The files that decide what the run starts from; some may be missing.
 FileLists files_of(const TrainOptions& options, const Origin& origin, const CheckpointReader* checkpoint) {
-  FileLists all = {tokenizer_files_at(options.model), tokenizer_files_at(origin.tokenizer)};
+  FileLists all = {tokenizer_files_at(options.model), tokenizer_files_at(origin.tokenizer), {options.chat_template}};
   for (const TensorSource* source :
        {static_cast<const TensorSource*>(checkpoint), static_cast<const TensorSource*>(origin.pretrained.get()),
         static_cast<const TensorSource*>(origin.adapter ? origin.adapter->tensors.get() : nullptr)})

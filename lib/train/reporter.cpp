@@ -71,7 +71,9 @@ void Reporter::after_update(const UpdateScalars& scalars, const UpdateResult& re
            .loss_scale = is_f16 ? std::optional(scalars.loss_scale) : std::nullopt,
            .times = executor.knows_times() ? std::optional(executor.times()) : std::nullopt,
            .mem_peak_bytes = executor.peak_bytes(),
-           .group_norms = group_norms};
+           .group_norms = group_norms,
+           .accuracy = result.accuracy,
+           .entropy = result.entropy};
   if (recorder_ && recorder_->full()) write_trace();
 }
 

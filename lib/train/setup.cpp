@@ -28,6 +28,7 @@
 #include "plan/timeline.hpp"
 #include "plan/traffic.hpp"
 #include "run/gemm_algorithms.hpp"
+#include "text/chat_template.hpp"
 #include "train/train_data.hpp"
 
 namespace fsdp {
@@ -362,9 +363,16 @@ std::shared_ptr<const std::vector<TokenizerFile>> keep_tokenizer_files(const Run
   return agree(run.world, [&] {
     std::shared_ptr<const std::vector<TokenizerFile>> kept;
     if (run.world.rank() != 0 || origin.tokenizer.empty()) return kept;
-    kept = std::make_shared<const std::vector<TokenizerFile>>(read_files_of_tokenizer(origin.tokenizer));
+    const auto with_template = [&](std::vector<TokenizerFile> files) {
+      if (options.chat_template.empty()) return files;
+      constexpr const char* name = "chat_template.jinja";
+      std::erase_if(files, [&](const TokenizerFile& file) { return file.name == name; });
+      files.push_back({name, text_of_chat_template(options.chat_template)});
+      return files;
+    };
+    kept = std::make_shared<const std::vector<TokenizerFile>>(with_template(read_files_of_tokenizer(origin.tokenizer)));
     if (origin.checkpoint && options.tokenizer.empty() && has_tokenizer(options.model))
-      note_changed_files(run, origin, *kept, read_tokenizer_files(options.model));
+      note_changed_files(run, origin, *kept, with_template(read_tokenizer_files(options.model)));
     return kept;
   });
 }

@@ -1,5 +1,6 @@
 #include "train/train.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <utility>
@@ -136,7 +137,11 @@ int run_updates(const LoopContext& loop, const TrainData& data, const Missed& mi
   TextSampler sampler(loop, prompt);
   const auto is_over = [&] { return is_done(options, progress, &data); };
   const auto validate_now = [&] { return validate(loop, data.valid.get(), [&] { return agreement.must_stop(); }); };
-  const bool has_missed = missed.validation && every(options.validate_interval_updates, progress.update) && !is_over();
+  const std::uint64_t sequences = progress.data.sequences;
+  const bool was_due = every(options.validate_interval_updates, progress.update) ||
+                       every(options.validate_interval_epochs,
+                             data.passes(sequences - std::min<std::uint64_t>(sequences, options.total_batch_size), sequences));
+  const bool has_missed = missed.validation && was_due && !is_over();
   if (progress.update == 0 ? options.eval_on_start : has_missed) {
     const Validated first = validate_now();
     save(loop, false);  // the step exists, but may be the best one now

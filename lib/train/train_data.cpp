@@ -22,6 +22,7 @@
 #include "files/scratch_folder.hpp"
 #include "options/changed_options.hpp"
 #include "options/model_tokenizer.hpp"
+#include "text/chat_template.hpp"
 #include "text/tokenizer_files.hpp"
 
 namespace fsdp {
@@ -110,6 +111,12 @@ std::vector<TextSet> make_tokens(const RunContext& run, const Origin& origin, Ma
     }
     try_opening(run.options.data, Split::train);
     if (!valid.empty()) try_opening(valid, Split::valid);
+    if (!run.options.chat_template.empty()) {
+      if (origin.tokenizer.empty() || origin.tokenizer == "bytes")
+        throw UserError(
+            "--chat-template changes nothing (the run has no tokenizer but bytes); give --tokenizer, too, or leave it out");
+      read_chat_template(run.options.chat_template, *open_tokenizer(origin.tokenizer));
+    }
     if (all.empty() && run.options.chat)
       throw UserError("--chat changes nothing (the data are tokens already); leave it out, or give the conversations as JSON");
     if (all.empty()) return;
@@ -135,6 +142,7 @@ std::vector<TextSet> make_tokens(const RunContext& run, const Origin& origin, Ma
                                        .skip_invalid = run.options.skip_invalid,
                                        .chat = run.options.chat,
                                        .form = run.options.form,
+                                       .chat_template = run.options.chat_template,
                                        .documents = needs_documents(data_cut(run.options)),
                                        .folder = text_tokens(run.options),
                                        .vocab_size = origin.config.vocab_size,
@@ -289,6 +297,10 @@ nlohmann::json TrainData::counts() const {
   return all;
 }
 
+Passes TrainData::passes(std::uint64_t before, std::uint64_t after) const {
+  return {before / mixture.sequences(), after / mixture.sequences()};
+}
+
 std::uint64_t ValidData::sum(std::uint64_t token_sum, const TrainOptions& options) const {
   if (token_sum == 0) return 0;
   const Cut& cut = samples.cut();
@@ -387,6 +399,7 @@ std::uint64_t last_update(const TrainOptions& options, const Progress& progress,
 Schedule schedule_of(const TrainOptions& options, const Progress& progress, const TrainBatches& batches) {
   Schedule schedule = options.schedule;
   if (schedule.total == 0) schedule.total = last_update(options, progress, &batches);
+  if (options.warmup_ratio > 0) schedule.warmup = warmup_of(options.warmup_ratio, schedule.total);
   return schedule;
 }
 
@@ -435,7 +448,8 @@ double BatchSource::targets() const {
 
 void BatchSource::advance() {
   Progress& progress = loop_.engine.progress();
-  progress.data.sequences = data_.batches.after(progress.data.sequences);
+  const std::uint64_t before = std::exchange(progress.data.sequences, data_.batches.after(progress.data.sequences));
+  passes_ = data_.passes(before, progress.data.sequences);
   note_end_of_schedule();
 }
 

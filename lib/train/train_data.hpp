@@ -13,6 +13,7 @@
 #include "data/text_data.hpp"
 #include "engine/rank_data.hpp"
 #include "optim/schedule.hpp"
+#include "train/decision.hpp"
 #include "train/setup.hpp"
 
 namespace fsdp {
@@ -34,6 +35,8 @@ struct TrainData {
   TrainData(const TrainData&) = delete;
   /// What each data set has, for the metrics.
   nlohmann::json counts() const;
+  /// The complete passes at two positions in the data.
+  Passes passes(std::uint64_t before, std::uint64_t after) const;
 
   const Mixture mixture;
   const TrainBatches batches;
@@ -91,6 +94,8 @@ class BatchSource {
   /// in seconds.
   std::int64_t wait_ns() const { return wait_ns_; }
   double waited_s() const { return waited_s_; }
+  /// The complete passes over the data before and after the last call of advance().
+  Passes passes() const { return passes_; }
   bool can_read() const { return problem_ == nullptr; }
   /// What this rank computes in the update that load() has begun.
   const BatchWork& work() const { return work_; }
@@ -106,6 +111,7 @@ class BatchSource {
   const TrainData& data_;
   std::exception_ptr problem_;  // why the next batch could not be read; null: no error
   std::int64_t wait_ns_ = 0;
+  Passes passes_;
   double waited_s_ = 0;
   BatchWork work_, next_work_;  // next_work_: of the batch that `reader_` reads
   Worker reader_{"fsdp-read"};  // the last member, so it is destroyed first: its thread writes into the executor's memory

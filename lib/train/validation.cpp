@@ -46,26 +46,31 @@ Validated validate(const LoopContext& loop, const ValidData* data, const std::fu
   Progress& progress = loop.engine.progress();
   const FlightNote note(loop.flight, "validate", progress.update);
   const Timer timer;
-  std::optional<double> loss;
+  std::optional<MeanLoss> mean;
   try {
     const auto after_batch = [&](std::size_t batches) {
       loop.engine.saver().announce();
       loop.log.validating(progress.update, batches, data->batches.batches(), timer.seconds());
     };
     loop.engine.with(chosen_weights(loop.options),
-                     [&] { loss = mean_loss(loop.engine.executor(), data->batches, loop.world, after_batch, stop); });
+                     [&] { mean = mean_loss(loop.engine.executor(), data->batches, loop.world, after_batch, stop); });
   } catch (const CollectiveError& error) {  // the validation data cannot be read, but the training state is valid
     save(loop, true);
     throw CollectiveError(format("{}; update {} is saved", error.what(), progress.update), error.speaker, error.all,
                           error.exit_code);
   }
-  if (!loss) {
+  if (!mean) {
     loop.log.say(format("the validation after update {} ends without a result, because the run stops; the next start makes it",
                         progress.update));
     return Validated::interrupted;
   }
-  loop.log.valid({progress.update, *loss, data->batches.targets(), timer.seconds() * 1e3});
-  return note_validation(progress.validations, progress.update, *loss) ? Validated::best : Validated::worse;
+  loop.log.valid({.step = progress.update,
+                  .loss = mean->loss,
+                  .tokens = data->batches.targets(),
+                  .ms = timer.seconds() * 1e3,
+                  .accuracy = mean->accuracy,
+                  .entropy = mean->entropy});
+  return note_validation(progress.validations, progress.update, mean->loss) ? Validated::best : Validated::worse;
 }
 
 SamplePrompt make_sample_prompt(const RunContext& run, const Origin& origin) {

@@ -197,6 +197,8 @@ BOOST_AUTO_TEST_CASE(rates_of_schedules_are_those_of_fsdp_train) {
        {.decay = Decay::cosine, .learning_rate = 1e-2, .warmup = 1, .total = 3, .end = 1e-4}},
       {{"--lr-scheduler", "polynomial_decay", "--power", "2", "--total-num-update", "4"},
        {.decay = Decay::polynomial, .learning_rate = 1e-2, .total = 4, .power = 2}},
+      {{"--lr-scheduler", "cosine_with_restarts", "--num-cycles", "2"},
+       {.decay = Decay::cosine_with_restarts, .learning_rate = 1e-2, .total = 3, .cycles = 2}},
       {{"--lr-scheduler", "inverse_sqrt", "--warmup-updates", "2"},
        {.decay = Decay::inverse_sqrt, .learning_rate = 1e-2, .warmup = 2}},
       {{"--lr-scheduler", "wsd", "--decay-updates", "2"},

@@ -65,7 +65,7 @@ std::vector<Figure> measure(const PartsOptions& options, const Transformer& mode
     x = normal(R * wide), y = normal(R * wide), z = normal(R * wide), u = normal(R * wide), v = normal(R * wide);
     gain = normal(wide), bias = reinterpret_cast<E*>(floats(wide)), logits = normal(all_logits);
     stats = floats(2 * R * H), d_gain = floats(wide), d_bias = floats(wide), scratch = floats(scratch_size), loss = floats(R);
-    softmax = floats(3 * chunk), table = floats(batch.T * D);
+    softmax = floats(4 * chunk), table = floats(batch.T * D);
     // Kernels that work in place get back what they computed: gains of 1 and biases of 0 keep the numbers normal.
     kernels::fill_constant(stream, d_gain, wide, 1);
     kernels::convert(stream, gain, d_gain, wide);

@@ -1,11 +1,13 @@
 """Makes small random models, and writes into expected.json what transformers and plain PyTorch make of them in fp32: greedy
-answers, the loss of a text, and which choices of questions are the likeliest. python.cpp compares.
+answers, the losses, the accuracy and the entropy of a text, and which choices of questions are the likeliest. One model has a chat
+template, with which it answers conversations. python.cpp compares.
 """
 
 import json
 import math
 import pathlib
 import random
+import sys
 
 import torch
 import transformers
@@ -61,6 +63,13 @@ def losses(model, ids):
     return torch.nn.functional.cross_entropy(model(ids).logits[0, :-1], ids[0, 1:], reduction="none").double()
 
 
+def predictions(model, ids):
+    """For each token but the first, the entropy of its prediction, and whether it is the likeliest token: as in TRL's SFTTrainer."""
+    logits = model(ids).logits[0, :-1].double()
+    logp = torch.log_softmax(logits, -1)
+    return torch.stack([-(logp.exp() * logp).sum(-1), (logits.argmax(-1) == ids[0, 1:]).double()])
+
+
 def forget_lengths(rotary, *_):
     """transformers keeps the frequencies of "dynamic" for the longest sequence so far. Here each pass is on its own."""
     rotary.max_seq_len_cached = rotary.original_max_seq_len
@@ -76,7 +85,9 @@ def expected(model):
                                 max_new_tokens=new_tokens, pad_token_id=0, use_cache=False)
         answers.append(answer[0, ids.shape[1]:].tolist())
     ids = tokens(text)
-    loss = torch.cat([losses(model, ids[:, begin : begin + length + 1]) for begin in range(0, ids.shape[1] - 1, length)])
+    pieces = [ids[:, begin : begin + length + 1] for begin in range(0, ids.shape[1] - 1, length)]
+    loss = torch.cat([losses(model, piece) for piece in pieces])
+    entropy, accuracy = torch.cat([predictions(model, piece) for piece in pieces], 1).mean(1).tolist()
     right = dict(acc=0, acc_per_token=0, acc_norm=0)
     for question in questions:
         context = len(question["context"].encode())
@@ -87,6 +98,7 @@ def expected(model):
             shares = [s / n for s, n in zip(sums, of)]
             right[name] += shares.index(min(shares)) == question["answer"]
     return dict(answers=answers, tokens=len(loss), loss=loss.mean().item(), ppl=math.exp(loss.mean().item()),
+                entropy=entropy, mean_token_accuracy=accuracy, logprobs=(-loss).tolist(),
                 **{name: count / len(questions) for name, count in right.items()})
 
 
@@ -97,4 +109,35 @@ for name, configuration in configurations.items():
     model.save_pretrained(name)
     if name == "dynamic": model.model.rotary_emb.register_forward_pre_hook(forget_lengths)
     found[name] = expected(model)
-pathlib.Path("expected.json").write_text(json.dumps(dict(new_tokens=new_tokens, length=length, models=found)))
+
+
+@torch.no_grad()
+def answers_to_conversations():
+    """Greedy answers to the rows of rows.jsonl, whose last answers are left out."""
+    torch.manual_seed(7)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**rotary | dict(vocab_size=501))).float().eval()
+    model.save_pretrained("chat")
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=sys.argv[1], eos_token="<|im_end|>")
+    tokenizer.chat_template = (
+        "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
+    tokenizer.save_pretrained("chat")
+    message = lambda role: {"role": role, "content": phrase(9)}
+    rows = [{"messages": [message(role) for role in roles]} for roles in
+            (["user"], ["user", "assistant"], ["system", "user", "assistant", "user"], ["system", "user", "assistant", "user", "assistant"])]
+    rows += [{"prompt": [message("user")], "completion": [message("assistant")]}, {"prompt": phrase(9)}]
+    pathlib.Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    answers = []
+    for row in rows:
+        asked = row.get("messages", row.get("prompt"))
+        asked = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
+        asked = asked[:-1] if asked[-1]["role"] == "assistant" else asked
+        ids = torch.tensor([tokenizer(tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True), add_special_tokens=False).input_ids])
+        answer = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=20, pad_token_id=0,
+                                eos_token_id=tokenizer.eos_token_id)
+        answers.append(answer[0, ids.shape[1]:].tolist())
+    return answers
+
+
+pathlib.Path("expected.json").write_text(json.dumps(dict(new_tokens=new_tokens, length=length, models=found,
+                                                         conversations=answers_to_conversations())))

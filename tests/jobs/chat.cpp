@@ -419,3 +419,106 @@ BOOST_AUTO_TEST_CASE(rows_cost_what_they_are_long) {
     CHECK_CONTAINS(refused.output, message);
   }
 }
+
+// Prompts of a file go through the template of a run's adapters over a quantized base, at any number of ranks.
+BOOST_AUTO_TEST_CASE(conversations_of_a_file_are_answered) {
+  const fs::path folder = prepare();
+  const std::string
+      data = "chat.jsonl --chat --tokenizer model ",
+      small =
+          "--arch llama-7b --vocab-size 501 --decoder-layers 2 --decoder-embed-dim 64 --decoder-ffn-embed-dim 128 "
+          "--decoder-attention-heads 4 --decoder-kv-heads 2 ",
+      shape = "--tokens-per-sample 64 --document-attention --break-mode complete --batch-size 4 ";
+  must(run(folder, mpirun(1, "fsdp-train", split(data + small + shape + "--max-update 1 --save-dir first"))));
+  must(run(folder, split(FSDP_BIN "/fsdp-consolidate first base --format safetensors")));
+  // Another template is learned, which no file of the model has. 150 conversations are 35 to 40 sequences, so that a pass takes
+  // no whole number of updates.
+  write_file(
+      folder / "short.jinja",
+      "{% for m in messages %}<|im_start|>{{ m.role[0] }}:{{ m.content }}<|im_end|>{% endfor %}{% if add_generation_prompt %}"
+      "<|im_start|>a:{% endif %}");
+  const std::string tune =
+      "chat.jsonl --chat --chat-template short.jinja --model base --valid chat.jsonl --lora-rank 4 --base-dtype "
+      "nf4 --lora-targets all-linear --lr 1e-2 --warmup-ratio 0.1 --lr-scheduler linear --min-lr-ratio 0.1 "
+      "--save-dir tuned --validate-interval-epochs 1 --keep-best loss --max-epoch 3 " +
+      shape;
+  must(run(folder, mpirun(2, "fsdp-train", split(tune + "--max-update 12"))));
+  must(run(folder, mpirun(1, "fsdp-train", split(tune + "--update-freq 2"))));
+  BOOST_TEST(read_file(folder / "tuned" / "best" / "chat_template.jinja") == read_file(folder / "short.jinja"));
+  const auto lines = metrics(folder / "tuned" / "metrics.jsonl", "train");
+  const double sequences = metrics(folder / "tuned" / "metrics.jsonl", "start").front()["data"][0]["sequences"].get<double>();
+  std::vector<json> validated;
+  for (const json& line : metrics(folder / "tuned" / "metrics.jsonl", "valid")) validated.push_back(line["step"]);
+  std::vector<json> due = {std::ceil(sequences / 8), std::ceil(2 * sequences / 8), std::ceil(3 * sequences / 8)};
+  due.insert(due.begin() + (due[0] <= 12 && 12 < due[1] ? 1 : 2), 12);  // at the end of the first start
+  due.erase(std::unique(due.begin(), due.end()), due.end());
+  BOOST_TEST((validated == due), json(validated) << " validated, " << json(due) << " due");
+  // fsdp-tokenize with this template makes the same tokens, and the checkpoint's template the same loss.
+  must(tokenize(folder, "chat.jsonl --chat --chat-template short.jinja --tokenizer base --format megatron --out all"));
+  for (const auto& entry : fs::directory_iterator(folder / "tuned" / "tokens"))
+    for (const std::string end : {".mask.bin", ".bin"})
+      if (entry.path().string().ends_with(end)) {
+        BOOST_TEST((read_file(entry.path()) == read_file(folder / ("all" + end))), entry.path());
+        break;
+      }
+  const Outcome evaluated = run(folder, mpirun(2, "fsdp-evaluate", split("tuned chat.jsonl --chat --json " + shape)));
+  must(evaluated);
+  const json valid = metrics(folder / "tuned" / "metrics.jsonl", "valid").back(),
+             found = json::parse(evaluated.output.substr(evaluated.output.find("{\"")));
+  for (const char* const key : {"loss", "mean_token_accuracy", "entropy"})
+    BOOST_TEST(std::abs(found[key].get<double>() - valid[key].get<double>()) < 1e-6, key);
+  for (const json& line : lines)
+    BOOST_TEST((line["mean_token_accuracy"].get<double>() >= 0 && line["mean_token_accuracy"].get<double>() <= 1 &&
+                line["entropy"].get<double>() > 0 && line["entropy"].get<double>() <= std::log(501)));
+  BOOST_TEST(lines.back()["lr"].get<double>() == 1e-3, boost::test_tools::tolerance(1e-9));
+
+  write_file(folder / "rows.jsonl",
+             R"({"messages":[{"role":"user","content":"abc"},{"role":"assistant","content":"God knows."}]}
+{"messages":[{"role":"system","content":"Be short."},{"role":"user","content":"x"},{"role":"assistant","content":"y"},{"role":"user","content":"zz"}]}
+{"prompt":"one more question"}
+
+{"prompt":[{"role":"user","content":"w"}],"completion":[{"role":"assistant","content":"No."}],"id":7}
+{"prompt":"no template","completion":" here"}
+)");
+  const auto answers = [&](int np, const std::string& model) {
+    const Outcome outcome = run(folder, mpirun(np, "fsdp-generate",
+                                               split(model + " --chat --prompts rows.jsonl --json --temperature 0 "
+                                                             "--max-new-tokens 12")));
+    must(outcome);
+    std::vector<json> all;
+    std::istringstream stream(outcome.output);
+    for (std::string line; std::getline(stream, line);)
+      if (line.starts_with("{")) all.push_back(json::parse(line));
+    return all;
+  };
+  const auto one = answers(1, "tuned/best");
+  BOOST_TEST_REQUIRE(one.size() == 5u);
+  BOOST_TEST(one[0]["prompt"] == "<|im_start|>u:abc<|im_end|><|im_start|>a:");
+  BOOST_TEST(one[0]["text"] == "God knows.");
+  BOOST_TEST(one[0]["finish"] == "end_token");
+  BOOST_TEST((one[0]["reference"] == "God knows." && !one[1].contains("reference") && one[3]["reference"] == "No."));
+  BOOST_TEST(one[1]["prompt"] ==
+             "<|im_start|>s:Be "
+             "short.<|im_end|><|im_start|>u:x<|im_end|><|im_start|>a:y<|im_end|><|im_start|>u:zz<|im_end|><|im_start|>a:");
+  BOOST_TEST((one[4]["prompt"] == "no template" && one[4]["reference"] == " here"));
+  BOOST_TEST((answers(3, "tuned/best --batch-size 1") == one));
+  BOOST_TEST((answers(2, "base --base-dtype nf4 --adapter tuned/best --chat-template short.jinja") == one));
+  BOOST_TEST(answers(2, "base")[0]["prompt"] == "<|im_start|>user\nabc<|im_end|>\n<|im_start|>assistant\n");
+
+  const auto refused = [&](const std::string& options, const std::string& text) {
+    const Outcome outcome = run(folder, mpirun(2, "fsdp-generate", split(options)));
+    BOOST_TEST(outcome.code == 2, outcome.output);
+    BOOST_TEST(outcome.times_said(text) == 1u, outcome.output);
+  };
+  write_file(folder / "bad.jsonl", R"({"prompt":"a"}
+{"messages":[{"role":"assistant","content":"b"}]}
+)");
+  refused("base --chat --prompts bad.jsonl",
+          "line 2 of 'bad.jsonl' cannot be answered (its only message is an answer, so there is "
+          "nothing to answer)");
+  refused("base --prompts rows.jsonl", "line 1 of 'rows.jsonl' has no prompt");
+  refused("base --chat --json", "--json does not go with a talk");
+  refused("base --chat --prompts rows.jsonl --chat-template model/tokenizer.json",
+          "is no file with one chat template (it has none)");
+  refused("base --prompt a --chat-template short.jinja", "--chat-template changes nothing (it is only for --chat)");
+}

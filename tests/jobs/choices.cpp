@@ -1,4 +1,5 @@
-// Multiple-choice questions: fsdp-evaluate computes the same losses as with the same tokens as its data.
+// Multiple-choice questions: fsdp-evaluate computes the same losses as with the same tokens as its data. The losses of single
+// targets, in files. jobs.python compares both with transformers.
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "h5/h5.hpp"
 #include "jobs/job.hpp"
 #include "support/files.hpp"
 #include "support/tokens.hpp"
@@ -168,4 +170,60 @@ BOOST_AUTO_TEST_CASE(the_choice_with_the_least_loss) {
   const Outcome neither = run(folder, mpirun(2, "fsdp-evaluate", split("saves")));
   BOOST_TEST(neither.code == 2);
   BOOST_TEST(neither.says("MODEL and DATA, or MODEL and --multiple-choice FILE, are needed"), neither.output);
+}
+
+BOOST_AUTO_TEST_CASE(losses_of_targets_in_files) {
+  const fs::path folder = trained_model();
+  // A third of the targets do not count. The last sequence is short.
+  std::vector<std::uint16_t> tokens, mask;
+  for (std::size_t i = 0; i < 1001; ++i) tokens.push_back("In the beginning God"[i % 20]), mask.push_back(i % 3 != 2);
+  write_token_file(folder / "some.bin", tokens);
+  write_token_file(folder / "mask.bin", mask);
+  const std::string data = "saves some.bin --mask mask.bin --tokens-per-sample 48 --batch-size 2 --per-token ";
+  const json found = evaluate(folder, 1, data + "one.jsonl");
+  std::ifstream lines(folder / "one.jsonl");
+  std::vector<std::uint32_t> written;
+  std::vector<float> values;
+  std::size_t sequences = 0;
+  double sum = 0;
+  for (std::string text; std::getline(lines, text); ++sequences) {
+    const json line = json::parse(text);
+    BOOST_TEST(line["sequence"] == sequences);
+    for (std::size_t i = 0; i < line["tokens"].size(); ++i) {
+      const std::size_t at = 48 * sequences + line["positions"][i].get<std::size_t>();
+      BOOST_TEST_REQUIRE((at < tokens.size() && mask[at] == 1));
+      BOOST_TEST(line["tokens"][i] == tokens[at]);
+      written.push_back(line["tokens"][i]), values.push_back(line["logprobs"][i]);
+      sum += line["logprobs"][i].get<double>();
+    }
+  }
+  BOOST_TEST(sequences == 21u);
+  BOOST_TEST(found["tokens"] == written.size());
+  BOOST_TEST(found["loss"].get<double>() == -sum / static_cast<double>(written.size()), boost::test_tools::tolerance(1e-6));
+  BOOST_TEST((found["mean_token_accuracy"].get<double>() > 0.1 && found["mean_token_accuracy"].get<double>() < 1));
+  BOOST_TEST((found["entropy"].get<double>() > 0.1 && found["entropy"].get<double>() < std::log(256)));
+
+  for (const int np : {2, 3}) {
+    const json more = evaluate(folder, np, data + std::to_string(np) + ".jsonl");
+    BOOST_TEST(read_file(folder / (std::to_string(np) + ".jsonl")) == read_file(folder / "one.jsonl"));
+    for (const char* const key : {"loss", "mean_token_accuracy", "entropy"}) BOOST_TEST(more[key] == found[key], key);
+  }
+  evaluate(folder, 2, data + "two.h5");
+  const auto file = fsdp::h5::File::open(folder / "two.h5");
+  std::vector<float> read(values.size());
+  file.dataset("logprobs").read({0, read.size()}, read.data());
+  BOOST_TEST(read == values);
+  std::vector<std::int64_t> numbers(values.size());
+  file.integers("tokens").read({0, numbers.size()}, numbers.data());
+  BOOST_TEST((std::vector<std::uint32_t>(numbers.begin(), numbers.end()) == written));
+  file.integers("sequences").read({0, numbers.size()}, numbers.data());
+  BOOST_TEST((numbers.front() == 0 && numbers.back() == 20));
+
+  for (const auto& [words, text] :
+       {std::pair(data + "one.jsonl", "--per-token one.jsonl exists (it is not overwritten)"),
+        {data + "no/where.jsonl", "--per-token no/where.jsonl is in no folder (no does not exist)"},
+        {std::string("saves --multiple-choice q.jsonl --per-token x"), "--per-token changes nothing"}}) {
+    const Outcome outcome = run(folder, mpirun(2, "fsdp-evaluate", split(words)));
+    BOOST_TEST((outcome.code == 2 && outcome.times_said(text) == 1u), outcome.output);
+  }
 }

@@ -155,7 +155,7 @@ BOOST_AUTO_TEST_CASE(checkpoints_of_fairseq_are_converted) {
 
 BOOST_AUTO_TEST_CASE(answers_are_those_of_others) {
   const auto folder = fresh_folder();
-  must(folder, {python(), script_of_jobs("answer_in_python.py")});
+  must(folder, {python(), script_of_jobs("answer_in_python.py"), FSDP_TEST_DATA "/tokenizers/chat-tokenizer.json"});
   must(folder, split(FSDP_BIN "/fsdp-tokenize text.txt --tokenizer bytes --out text.bin"));
   const json expected = json::parse(std::ifstream(folder / "expected.json"));
   const auto said = [&](int np, const std::string& program, const std::string& words) {
@@ -176,7 +176,19 @@ BOOST_AUTO_TEST_CASE(answers_are_those_of_others) {
         json answers = json::array();
         for (std::string line; std::getline(texts, line);) answers.push_back(json::parse(line)["tokens"]);
         BOOST_TEST((answers == theirs["answers"]), answers << " instead of " << theirs["answers"]);
-        const json loss = json::parse(said(np, "fsdp-evaluate", name + " text.bin --tokens-per-sample " + number("length")));
+        const std::string file = name + std::to_string(np) + ".jsonl";
+        const json loss = json::parse(
+            said(np, "fsdp-evaluate", name + " text.bin --per-token " + file + " --tokens-per-sample " + number("length")));
+        std::vector<double> logprobs;
+        std::ifstream lines(folder / file);
+        for (std::string line; std::getline(lines, line);)
+          for (const auto values = json::parse(line)["logprobs"].get<std::vector<double>>(); const double one : values)
+            logprobs.push_back(one);
+        const auto wanted = theirs["logprobs"].get<std::vector<double>>();
+        BOOST_TEST_REQUIRE(logprobs.size() == wanted.size());
+        for (std::size_t i = 0; i < wanted.size(); ++i) BOOST_TEST(std::abs(logprobs[i] - wanted[i]) < 1e-5);
+        BOOST_TEST(loss["entropy"].get<double>() == theirs["entropy"].get<double>(), boost::test_tools::tolerance(1e-6));
+        BOOST_TEST(loss["mean_token_accuracy"] == theirs["mean_token_accuracy"]);
         BOOST_TEST(loss["tokens"] == theirs["tokens"]);
         BOOST_TEST(loss["loss"].get<double>() == theirs["loss"].get<double>(), boost::test_tools::tolerance(1e-6));
         BOOST_TEST(loss["ppl"].get<double>() == theirs["ppl"].get<double>(), boost::test_tools::tolerance(1e-5));
@@ -185,4 +197,10 @@ BOOST_AUTO_TEST_CASE(answers_are_those_of_others) {
           BOOST_TEST(choices[kind].get<double>() == theirs[kind].get<double>(), boost::test_tools::tolerance(1e-12));
       }
     }
+  for (const int np : {1, 3}) {
+    std::istringstream texts(said(np, "fsdp-generate", "chat --chat --prompts rows.jsonl --temperature 0 --max-new-tokens 20"));
+    json answers = json::array();
+    for (std::string line; std::getline(texts, line);) answers.push_back(json::parse(line)["tokens"]);
+    BOOST_TEST((answers == expected["conversations"]), answers << " instead of " << expected["conversations"]);
+  }
 }

@@ -102,6 +102,44 @@ BOOST_AUTO_TEST_CASE(loss_and_gradient) {
   }
 }
 
+// TRL's entropy and mean_token_accuracy, in doubles. The sums are exact, so that they do not depend on how rows are divided.
+BOOST_AUTO_TEST_CASE(predictions) {
+  const std::size_t R = 7, V = 61;
+  const std::vector<std::int32_t> targets = {0, -1, 60, 30, 17, -100, 5};
+  Floats logits = random_floats(R * V, 3, 20.0f);
+  logits[2 * V + 60] = 90, logits[4 * V + 17] = logits[4 * V + 3] = 80;  // the likeliest targets; one of them is not alone
+  const auto sum_of = [&](std::size_t first, std::size_t rows, std::size_t piece) {
+    CpuStream stream;
+    Floats values = cut(Floats(logits.begin() + static_cast<std::ptrdiff_t>(first * V),
+                               logits.begin() + static_cast<std::ptrdiff_t>((first + rows) * V)),
+                        rows, V, piece, 1);
+    std::vector<kernels::SoftmaxStats> stats(rows);
+    Floats loss(rows);
+    const kernels::Logits<float> at = {values.data(), stats.data(), targets.data() + first, rows, V, piece};
+    for (std::size_t begin = 0; begin < V; begin += piece) kernels::cross_entropy(stream, loss.data(), at, begin);
+    kernels::LossSum sum;
+    kernels::add_predictions(stream, sum, at);
+    return sum;
+  };
+  double entropy = 0;
+  for (std::size_t r = 0; r < R; ++r) {
+    if (targets[r] < 0) continue;
+    for (std::size_t v = 0; v < V; ++v) {
+      const double loss = loss_of_row(upcast(logits), r, V, static_cast<std::int32_t>(v));
+      entropy += loss * std::exp(-loss);
+    }
+  }
+  for (const std::size_t piece : {V, std::size_t{16}}) {
+    const kernels::LossSum all = sum_of(0, R, piece);
+    BOOST_TEST(std::abs(all.entropy() - entropy) < 2e-5);
+    BOOST_TEST(all.likeliest == 2);
+    BOOST_TEST(all.value() == 0);
+    kernels::LossSum parts = sum_of(0, 3, piece);
+    parts += sum_of(3, R - 3, piece);
+    BOOST_TEST((parts.entropy_units == all.entropy_units && parts.entropy_fractions == all.entropy_fractions));
+  }
+}
+
 namespace {
 
 /// The loss of a row with terms, in double precision.

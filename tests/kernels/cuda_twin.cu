@@ -151,14 +151,14 @@ void compare_losses(std::size_t V, std::size_t piece) {
   constexpr std::size_t R = 6;
   const std::vector<std::int32_t> targets = {
       0, -1, static_cast<std::int32_t>(V - 1), static_cast<std::int32_t>(piece / 2), static_cast<std::int32_t>(V / 2), 0};
-  std::vector<float> start = numbers(4 * R + R * V);
+  std::vector<float> start = numbers(5 * R + R * V);
   const std::vector<float> from = numbers(R * V);
-  for (std::size_t i = 0; i < R * V; ++i) as<E>(start.data() + 4 * R)[i] = E(6 * from[i]);
-  as<E>(start.data() + 4 * R)[5 * piece] = E(NAN);
+  for (std::size_t i = 0; i < R * V; ++i) as<E>(start.data() + 5 * R)[i] = E(6 * from[i]);
+  as<E>(start.data() + 5 * R)[5 * piece] = E(NAN);
   const DeviceCopy<float> apart(start), together(start);
   const DeviceCopy<std::int32_t> device_targets(targets);
   const std::int32_t* const t = device_targets.data();
-  const auto logits = [](const DeviceCopy<float>& x) { return as<E>(x.data() + 4 * R); };
+  const auto logits = [](const DeviceCopy<float>& x) { return as<E>(x.data() + 5 * R); };
   auto* const stats = reinterpret_cast<k::SoftmaxStats*>(apart.data() + R);
   for (std::size_t begin = 0; begin < V; begin += piece) {
     const std::size_t columns = std::min(piece, V - begin);
@@ -176,6 +176,7 @@ void compare_losses(std::size_t V, std::size_t piece) {
   const std::size_t rest = V - std::min(piece, V);
   check(k::run_rows_cuda(nullptr,
                          k::LossAndGradient<E>{together.data(),
+                                               reinterpret_cast<k::SoftmaxStats*>(together.data() + R),
                                                t,
                                                {logits(together), 0, V - rest, V - rest},
                                                {logits(together) + R * (V - rest), V - rest, rest, rest},
@@ -185,8 +186,8 @@ void compare_losses(std::size_t V, std::size_t piece) {
   check(cudaDeviceSynchronize(), "losses");
   const std::vector<float> two = apart.fetch(), one = together.fetch();
   const bool same = std::memcmp(one.data(), two.data(), R * sizeof(float)) == 0 &&
-                    std::memcmp(&one[4 * R], &two[4 * R], R * V * sizeof(E)) == 0 &&
-                    std::memcmp(&one[4 * R], &start[4 * R], R * V * sizeof(E)) != 0;
+                    std::memcmp(&one[5 * R], &two[5 * R], R * V * sizeof(E)) == 0 &&
+                    std::memcmp(&one[5 * R], &start[5 * R], R * V * sizeof(E)) != 0;
   std::printf("loss and gradients of %zu columns in pieces of %zu: %s\n", V, piece, same ? "same bits" : "FAILED");
   if (!same) ++failures;
 }
@@ -373,12 +374,12 @@ int main() {
   const auto softmax = [](F x) { return reinterpret_cast<k::SoftmaxStats*>(x); };
   for (const std::size_t begin : {std::size_t{0}, std::size_t{5}})
     for (const bool last : {false, true})
-      compare("cross entropy", 4 * R + n, R, rounding,
-              [=](F x, I t) { return k::CrossEntropy<float>{x, softmax(x + R), x + 4 * R, t, begin, C, C, last}; });
-  compare("logit gradient", 3 * R + n, R, rounding,
-          [=](F x, I t) { return k::LogitGradient<float>{x + 3 * R, softmax(x), t, 0, C, C, 0.5f}; });
-  compare("logit gradient, terms", 4 * R + n, R, rounding, [=](F x, I t) {
-    return k::LossTermsGradient<float>{x + 3 * R, x + 4 * R, softmax(x), t, 0, C, C, 0.5f, 0.1f, 0.1f / C, 1e-2f, true};
+      compare("cross entropy", 5 * R + n, R, rounding,
+              [=](F x, I t) { return k::CrossEntropy<float>{x, softmax(x + R), x + 5 * R, t, begin, C, C, last}; });
+  compare("logit gradient", 4 * R + n, R, rounding,
+          [=](F x, I t) { return k::LogitGradient<float>{x + 4 * R, softmax(x), t, 0, C, C, 0.5f}; });
+  compare("logit gradient, terms", 5 * R + n, R, rounding, [=](F x, I t) {
+    return k::LossTermsGradient<float>{x + 4 * R, x + 5 * R, softmax(x), t, 0, C, C, 0.5f, 0.1f, 0.1f / C, 1e-2f, true};
   });
   compare("silu", 2 * n + C, R, rounding, [](F x, I) {
     return k::BiasActivation<k::SiluActivation, float>{x, x + n, x + 2 * n, C};
@@ -427,8 +428,8 @@ int main() {
     return k::BinaryCrossEntropy<float>{loss_rows(x), x + R + 3 * n};
   });
   for (const bool backward : {false, true})
-    compare("weights of classes", 4 * R + n + C, R, rounding, [=](F x, I t) {
-      return k::WeighClasses<float>{x + 3 * R, x + 4 * R, softmax(x), t,     x + 4 * R + n, C,
+    compare("weights of classes", 5 * R + n + C, R, rounding, [=](F x, I t) {
+      return k::WeighClasses<float>{x + 4 * R, x + 5 * R, softmax(x), t,     x + 5 * R + n, C,
                                     0.5f,      0.1f,      0.1f / C,   1e-2f, backward};
     });
   // Windows that overlap and reach into the padding, of rows with and without packs of 16 bytes.

@@ -345,7 +345,7 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(attention_with_stored_scores, E, Types) {
 BOOST_AUTO_TEST_CASE_TEMPLATE(losses, E, Types) {
   at_both_widths([] {
     for (const std::size_t alignment : {1, 32})
-      compare<E>("cross entropy", R * round_up(V, alignment), 4 * R, 3,
+      compare<E>("cross entropy", R * round_up(V, alignment), 5 * R, 3,
                  [=](Stream& s, E* x, float* f, float*, const std::int32_t* tokens) {
                    const std::size_t piece = 32;
                    const kernels::Logits<E> logits = {
@@ -354,9 +354,10 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(losses, E, Types) {
                    for (std::size_t begin = 0; begin < V; begin += piece) kernels::logit_gradient(s, logits, begin, 0.5f);
                  });
     for (const std::size_t piece : {V, round_up((V + 1) / 2, 32)})
-      compare<E>("loss and gradient", R * round_up(V, 32), 4 * R, 3,
+      compare<E>("loss and gradient", R * round_up(V, 32), 5 * R, 3,
                  [=](Stream& s, E* x, float* f, float*, const std::int32_t* tokens) {
-                   kernels::loss_and_gradient<E>(s, f, {x, nullptr, tokens, R, V, piece, 32}, 0.5f);
+                   kernels::loss_and_gradient<E>(
+                       s, f, {x, reinterpret_cast<kernels::SoftmaxStats*>(f + R), tokens, R, V, piece, 32}, 0.5f);
                  });
   });
 }
@@ -403,10 +404,10 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(losses_of_users, E, Types) {
     of_numbers("binary cross entropy without weights",
                [](Stream& s, const auto& rows, const float*) { kernels::binary_cross_entropy(s, rows, nullptr); });
     for (const bool backward : {false, true})
-      compare<E>("weights of classes", R * V, 4 * R + V, 3, [=](Stream& s, E* x, float* f, float*, const std::int32_t* tokens) {
+      compare<E>("weights of classes", R * V, 5 * R + V, 3, [=](Stream& s, E* x, float* f, float*, const std::int32_t* tokens) {
         const kernels::Logits<E> logits = {x, reinterpret_cast<kernels::SoftmaxStats*>(f + R), tokens, R, V, V, 1};
         kernels::cross_entropy(s, f, logits, 0);
-        kernels::weigh_classes(s, f, logits, f + 4 * R, {0.1f, 1e-2f}, backward, 0.5f);
+        kernels::weigh_classes(s, f, logits, f + 5 * R, {0.1f, 1e-2f}, backward, 0.5f);
       });
   });
 }

@@ -159,7 +159,7 @@ BOOST_AUTO_TEST_CASE(within_rounding) {
     return k::SwigluBackward<float>{out.data(), out.data() + R * C, b.data(), a.data(), b.data(), R * C};
   });
   compare("cross entropy", R, tolerance, [](Floats& out) {
-    out.resize(4 * R);
+    out.resize(5 * R);
     return k::CrossEntropy<float>{
         out.data(), reinterpret_cast<k::SoftmaxStats*>(out.data() + R), a.data(), targets.data(), 0, C, C, true};
   });

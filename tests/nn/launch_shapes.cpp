@@ -34,10 +34,10 @@ TransformerConfig sized(TransformerConfig config, std::size_t width, std::size_t
   return config;
 }
 
-/// Returns true for kernels with few blocks because they have few results: a loss, and, in models with norms and biases of
-/// queries and keys, the gains of these norms and the biases.
+/// Returns true for kernels with few blocks because they have few results: sums over losses and predictions, and, in models
+/// with norms and biases of queries and keys, the gains of these norms and the biases.
 bool makes_few_numbers(const TransformerConfig& config, const std::string& kernel) {
-  return kernel == "AddLosses" ||
+  return kernel == "AddLosses" || kernel == "AddPredictions" ||
          (config.qk_norm && (kernel == "ColumnFinish" || kernel == "Fill<float>" || kernel == "AddBias<float>"));
 }
 

@@ -1,7 +1,11 @@
-// Learning rates, compared with numbers computed by hand and golden runs of PyTorch.
+// Learning rates, compared with numbers computed by hand, with golden runs of PyTorch, and with transformers.get_scheduler().
 #include <boost/test/unit_test.hpp>
 
 #include <cmath>
+#include <fstream>
+#include <map>
+
+#include <nlohmann/json.hpp>
 
 #include "optim/schedule.hpp"
 
@@ -9,7 +13,8 @@ using namespace fsdp;
 namespace tt = boost::test_tools;
 
 BOOST_AUTO_TEST_CASE(warm_up_is_the_same_for_all) {
-  for (const Decay decay : {Decay::fixed, Decay::polynomial, Decay::cosine, Decay::inverse_sqrt, Decay::wsd}) {
+  for (const Decay decay : {Decay::fixed, Decay::polynomial, Decay::cosine, Decay::inverse_sqrt, Decay::wsd, Decay::linear,
+                            Decay::cosine_with_restarts}) {
     const Schedule s{decay, 0.01, 5, 20, 0.001, 1, 3};
     for (std::uint64_t u = 1; u <= 5; ++u) BOOST_TEST(learning_rate(s, u) == 0.01 * static_cast<double>(u) / 5);
   }
@@ -67,4 +72,31 @@ BOOST_AUTO_TEST_CASE(warm_up_to_the_very_end) {
   const Schedule s{Decay::cosine, 1.0, 4, 4, 0.25, 1};
   BOOST_TEST(learning_rate(s, 4) == 1.0);
   BOOST_TEST(learning_rate(s, 5) == 0.25);
+}
+
+// transformers names the rate of an update by the number of updates before it. fsdp's update u has the rate after u of its
+// steps, so that the first update already has a rate above 0.
+BOOST_AUTO_TEST_CASE(rates_are_those_of_transformers) {
+  const auto made = nlohmann::json::parse(std::ifstream(FSDP_TEST_DATA "/schedules/schedules.json"));
+  const std::map<std::string, Decay> decays = {{"constant_with_warmup", Decay::fixed},
+                                               {"linear", Decay::linear},
+                                               {"cosine", Decay::cosine},
+                                               {"cosine_with_restarts", Decay::cosine_with_restarts},
+                                               {"cosine_with_min_lr", Decay::cosine},
+                                               {"polynomial", Decay::polynomial},
+                                               {"inverse_sqrt", Decay::inverse_sqrt}};
+  const std::uint64_t total = made["total"];
+  BOOST_TEST(made["schedules"].size() == 10u);
+  for (const auto& [name, one] : made["schedules"].items()) BOOST_TEST_CONTEXT(name) {
+      Schedule s{.decay = decays.at(name.substr(0, name.find(' '))), .learning_rate = 1, .total = total};
+      s.warmup = one.contains("ratio") ? warmup_of(one["ratio"], total) : one["warmup"].get<std::uint64_t>();
+      s.end = one.value("min_lr_rate", one.value("lr_end", 0.0));
+      s.power = one.value("power", 1.0);
+      s.cycles = one.value("num_cycles", 1u);
+      const auto factors = one["factors"].get<std::vector<double>>();
+      BOOST_TEST_REQUIRE(factors.size() > total);
+      for (std::uint64_t u = 1; u <= total; ++u) BOOST_TEST(std::abs(learning_rate(s, u) - factors[u - 1]) < 1e-12);
+      const bool goes_on = name == "inverse_sqrt" || name == "cosine" || name == "cosine_with_min_lr";  // fsdp's rate stays
+      if (!goes_on) BOOST_TEST(std::abs(learning_rate(s, total + 3) - factors[total + 2]) < 1e-12);
+    }
 }

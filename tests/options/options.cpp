@@ -188,6 +188,39 @@ BOOST_AUTO_TEST_CASE(schedules_need_what_they_need) {
   BOOST_CHECK_NO_THROW(options({"--lr-scheduler", "inverse_sqrt", "--warmup-updates", "4000"}));
 }
 
+BOOST_AUTO_TEST_CASE(shares_of_a_schedule) {
+  const auto o =
+      options({"--lr_scheduler_type", "cosine_with_min_lr", "--lr", "0.02", "--warmup_ratio", "0.031", "--min-lr-rate=0.1"});
+  BOOST_TEST(o.schedule.warmup == 4u);
+  BOOST_TEST(o.schedule.end == 0.1 * 0.02);
+  BOOST_CHECK((o.schedule.decay == Decay::cosine));
+  BOOST_CHECK((options({"--lr-scheduler=constant_with_warmup"}).schedule.decay == Decay::fixed));
+  BOOST_TEST(options({"--lr-scheduler=cosine_with_restarts", "--num-cycles=3"}).schedule.cycles == 3u);
+  BOOST_TEST(options({"--warmup-ratio=0.5", "--total-num-update=7"}).schedule.warmup == 4u);
+  // The values of a run can be given again together.
+  BOOST_TEST(options({"--warmup-ratio=0.5", "--warmup-updates=50"}).schedule.warmup == 50u);
+  CHECK_CONTAINS(
+      error({"--warmup-ratio=0.5", "--warmup-updates=3"}),
+      "--warmup-ratio 0.5 contradicts --warmup-updates 3 (it is a share of the planned updates, which makes 50 of 100)");
+  CHECK_CONTAINS(error({"--lr-scheduler=cosine", "--min-lr-ratio=0.5", "--end-learning-rate=3"}),
+                 "--min-lr-ratio 0.5 contradicts --end-learning-rate 3 (it makes 0.0005 of --lr 0.001)");
+  CHECK_CONTAINS(error({"--min-lr-ratio=0.5"}), "--min-lr-ratio changes nothing");
+  CHECK_CONTAINS(error({"--lr-scheduler=cosine", "--num-cycles=2"}), "--num-cycles changes nothing");
+  CHECK_CONTAINS(error({"--lr-scheduler=linear", "--power=2"}), "--power changes nothing");
+  CHECK_CONTAINS(error({"--warmup-ratio=1.5"}), "from 0 to 1");
+}
+
+BOOST_AUTO_TEST_CASE(names_of_trl) {
+  const auto o = options(
+      {"--chat", "--assistant_only_loss", "--completion-only-loss=true", "--target_modules", "q_proj,v_proj", "--lora-r=4"});
+  BOOST_TEST((o.chat && o.lora.targets == std::vector<std::string>{"q_proj", "v_proj"}));
+  CHECK_CONTAINS(error({"--assistant-only-loss"}), "--assistant-only-loss changes nothing (it goes with --chat)");
+  CHECK_CONTAINS(error({"--chat", "--assistant-only-loss=false"}), "--assistant-only-loss=false is not supported");
+  CHECK_CONTAINS(error({"--validate-interval-epochs=1"}), "--validate-interval-epochs has no data");
+  CHECK_CONTAINS(error({"--keep-best=loss"}), "--validate-interval-updates or --validate-interval-epochs");
+  BOOST_TEST(options({"--valid=v", "--validate-interval=2", "--keep-best=loss"}).validate_interval_epochs == 2u);
+}
+
 BOOST_AUTO_TEST_CASE(what_is_not_there_says_so) {
   CHECK_CONTAINS(error({"--device", "gpu"}), "auto, cpu");
   CHECK_CONTAINS(error({"--log-group-norms", "--log-file", "m.jsonl", "--clip-value", "1"}), "does not go with --clip-value");
@@ -290,10 +323,12 @@ BOOST_AUTO_TEST_CASE(options_that_change_results_are_compared_when_a_run_resumes
                                   "master-dtype",
                                   "memory-limit",
                                   "min-loss-scale",
+                                  "min-lr-ratio",
                                   "momentum",
                                   "neftune-alpha",
                                   "nesterov",
                                   "no-decay",
+                                  "num-cycles",
                                   "optimizer",
                                   "optimizer-state-dtype",
                                   "power",
@@ -308,6 +343,7 @@ BOOST_AUTO_TEST_CASE(options_that_change_results_are_compared_when_a_run_resumes
                                   "total-batch-size",
                                   "total-num-update",
                                   "train-only",
+                                  "warmup-ratio",
                                   "warmup-updates",
                                   "weight-decay",
                                   "z-loss"};
@@ -347,6 +383,10 @@ BOOST_AUTO_TEST_CASE(what_follows_from_changed_options_is_said) {
     if (schedule.total == 0) schedule.total = end_now;
     return describe_moved_end(to_json(parse(before).options), end, options, schedule, 16);
   };
+  // A warm-up by share follows the end.
+  const std::vector<const char*> by_share = {"--lr-scheduler", "linear", "--lr",           "1e-2",
+                                             "--max-epoch",    "2",      "--warmup-ratio", "0.5"};
+  CHECK_CONTAINS(moved(by_share, by_share, 20, 56), "(the rate was 4.00e-03 at update 16 and is ");
   const std::vector<const char*> passes = {"--lr-scheduler", "cosine", "--lr", "1e-2", "--max-epoch", "2"};
   BOOST_TEST(moved(passes, passes, 20, 56) ==
              "the decay of the learning rate ends at update 56 now; as planned before, it ends at update 20 (the rate was "

@@ -46,7 +46,7 @@ BOOST_AUTO_TEST_CASE(every_event_is_a_line) {
     for (std::uint64_t step = 11; step <= 13; ++step)
       metrics.train({step, std::nextafter(2.3412, 3), 1.9e-3, 0.1f, 2.5, step * 512, 9930.5, 412.25, std::nullopt, 1.5, times});
     for (const double seconds : {1, 11, 12, 23}) metrics.validating(13, static_cast<std::size_t>(seconds), 40, seconds);
-    metrics.valid({13, 2.5, 511, 20});
+    metrics.valid({13, 2.5, 511, 20, 0.25, 1.75});
     metrics.save({13, "checkpoints/step-00000013", 4000, 1200, 300});
     metrics.restore(10, "checkpoint x", 5, 1000, 3000);
     metrics.stop(13, "SIGUSR1");
@@ -73,6 +73,8 @@ BOOST_AUTO_TEST_CASE(every_event_is_a_line) {
   BOOST_TEST(train.at("mfu").is_null());
   BOOST_TEST(train.at("comm_exposed_ms") == 62.5);
   BOOST_TEST(train.at("work_ms").dump() == "{\"optimizer\":10.0,\"other_kernels\":100.0,\"products\":200.0}");
+  BOOST_TEST((lines[4].at("mean_token_accuracy") == 0.25 && lines[4].at("entropy") == 1.75));
+  BOOST_TEST(!train.contains("entropy"));  // not of every program
   BOOST_TEST(lines[5].at("bytes") == 4000u);
 
   const std::string text = read_file(folder / "err");

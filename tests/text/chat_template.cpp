@@ -286,6 +286,65 @@ BOOST_AUTO_TEST_CASE(conversations_in_lines_of_json) {
                      "tool_calls":[]}],"tools":null})") == std::vector<std::string>{" b </s>"});
 }
 
+BOOST_AUTO_TEST_CASE(conversations_are_continued) {
+  const ChatTemplate chat(
+      "short",
+      "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}{% if add_generation_prompt %}a:{% endif %}");
+  std::string problem;
+  const auto ask = [&](const std::string& record, const std::string& system = "") {
+    std::set<std::string> unused;
+    std::string none;
+    return read_chat_prompt(
+        read_json_in_order(record, none), system, [&]() -> const ChatTemplate& { return chat; }, problem, unused);
+  };
+  const std::string user = R"({"role":"user","content":"q"})", answer = R"({"role":"assistant","content":"r"})";
+  const struct {
+    std::string record, text, reference;
+  } rows[] = {{R"({"messages":[)" + user + "," + answer + "]}", "u:q;a:", R"("r")"},
+              {R"({"messages":[)" + user + "," + answer + "," + user + "]}", "u:q;a:r;u:q;a:", "null"},
+              {R"({"messages":[)" + user + "," + answer + "," + answer + "]}", "u:q;a:r;a:", R"("r")"},
+              {R"({"prompt":"q"})", "u:q;a:", "null"},
+              {R"({"prompt":[)" + user + "]}", "u:q;a:", "null"},
+              {R"({"prompt":[)" + user + R"(],"completion":[)" + answer + "]}", "u:q;a:", R"("r")"},
+              {R"({"prompt":"q","completion":"c"})", "q", R"("c")"},  // as in training, without a template
+              {R"({"messages":[)" + user + R"(,{"role":"assistant","content":"","tool_calls":[{"n":1}]}]})",
+               "u:q;a:", R"({"role":"assistant","content":"","tool_calls":[{"n":1}]})"}};
+  for (const auto& row : rows) BOOST_TEST_CONTEXT(row.record) {
+      const ChatPrompt asked = ask(row.record);
+      BOOST_TEST(problem == "");
+      BOOST_TEST(asked.text == row.text);
+      BOOST_TEST(asked.reference.dump() == row.reference);
+      BOOST_TEST(asked.is_templated == (row.text != "q"));
+    }
+  BOOST_TEST(ask(rows[0].record, "S").text == "s:S;u:q;a:");
+  BOOST_TEST(ask(R"({"messages":[{"role":"system","content":"T"},)" + user + "]}", "S").text == "s:T;u:q;a:");
+  for (const auto& [record, text] :
+       {std::pair(R"({"messages":[]})", "it has no messages"),
+        {R"({"prompt":""})", "its \"prompt\" is empty"},
+        {R"({"text":"q"})", "it has neither \"messages\" nor \"prompt\""},
+        {R"([1])", "it is no object"},
+        {R"({"messages":[{"role":"assistant","content":"r"}]})",
+         "its only message is an answer, so there is nothing to answer"},
+        {R"({"messages":[{"role":"user"}]})", "\"role\" or \"content\" is missing or is no text"}}) {
+    ask(record);
+    CHECK_CONTAINS(problem, text);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_template_of_a_file) {
+  const fsdp::test::TemporaryFolder folder;
+  const auto write_file = fsdp::test::write_file;
+  write_file(folder / "t.jinja", "{{ messages[0].content }}");
+  write_file(folder / "t.json", R"({"chat_template": "{{ messages[0].content }}"})");
+  BOOST_TEST(text_of_chat_template(folder / "t.jinja") == text_of_chat_template(folder / "t.json"));
+  write_file(folder / "none.json", "{}");
+  CHECK_REFUSED(text_of_chat_template(folder / "none.json"), "is no file with one chat template (it has none)");
+  write_file(folder / "two.json",
+             R"({"chat_template": [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}]})");
+  CHECK_REFUSED(text_of_chat_template(folder / "two.json"), "it has 2 templates");
+  CHECK_REFUSED(text_of_chat_template(folder / "missing.jinja"), "is no file with one chat template");
+}
+
 BOOST_AUTO_TEST_CASE(messages_are_counted_and_common_forms_are_named) {
   const ChatTemplate chat = template_named("chatml-open");
   std::string problem;

@@ -35,6 +35,21 @@ BOOST_AUTO_TEST_CASE(an_update_that_was_left_out_is_not_due_again) {
   BOOST_TEST((decide(every_two(), {.update = 4, .counted = false, .is_due = true}).save == Save::begin));  // by the clock
 }
 
+BOOST_AUTO_TEST_CASE(passes_over_the_data_are_due_after_the_update_that_ends_them) {
+  TrainOptions options;
+  options.validate_interval_epochs = 1, options.save.interval_epochs = 2;
+  BOOST_TEST((!decide(options, {.update = 3, .passes = {0, 0}}).validate &&
+              !decide(options, {.update = 3, .passes = {2, 2}}).validate));
+  const Decision one = decide(options, {.update = 3, .passes = {0, 1}}), two = decide(options, {.update = 3, .passes = {1, 2}}),
+                 many = decide(options, {.update = 3, .passes = {0, 3}});  // a large update has several passes
+  BOOST_TEST((one.validate && !one.saves() && two.validate && two.saves() && many.validate && many.saves()));
+  // An update that is left out may still end a pass.
+  BOOST_TEST(decide(options, {.update = 3, .passes = {0, 1}, .counted = false}).validate);
+  BOOST_TEST(!decide(options, {.update = 3, .passes = {0, 1}, .is_last = true}).validate);
+  options.save.keep_best = "loss";
+  BOOST_TEST(decide(options, {.update = 3, .passes = {0, 1}}).validate_first);
+}
+
 BOOST_AUTO_TEST_CASE(the_best_step_is_saved_once_it_is_known) {
   TrainOptions options = every_two();
   options.save.interval_updates = 0, options.save.keep_best = "loss";

@@ -78,6 +78,7 @@
   X(NormalizeSums)                          \
   X(FinishNorm)                             \
   X(AddLosses)                              \
+  X(AddPredictions)                         \
   X(InverseMean)                            \
   FSDP_SUM_BODIES(X, float)                 \
   FSDP_SUM_BODIES(X, bf16)                  \

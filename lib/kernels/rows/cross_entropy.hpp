@@ -17,14 +17,16 @@ FSDP_INLINE SoftmaxStats add_piece(Lanes lanes, SoftmaxStats before, const E* ro
   SoftmaxStats s = before;
   const float old = s.top, top = lanes.max(
                                columns, old, [](float x) FSDP_LANE { return x; }, row);
-  s.total = s.total * exp(old - top) + lanes.sum(
-                                           columns, [=](float x) FSDP_LANE { return exp(x - top); }, row);
+  const Several<float, 2> sums = lanes.sums(
+      columns, [=](float x) FSDP_LANE { return exp(x - top); }, [=](float x) FSDP_LANE { return x * exp(x - top); }, row);
+  s.total = s.total * exp(old - top) + sums.value[0];
+  s.weighted = s.weighted * exp(old - top) + sums.value[1];
   s.top = top;
   if (hit < columns) s.at_target = row[hit];
   return s;
 }
 /// The statistics of a row before its first piece.
-FSDP_INLINE SoftmaxStats no_statistics() { return {-__builtin_huge_valf(), 0, 0}; }
+FSDP_INLINE SoftmaxStats no_statistics() { return {-__builtin_huge_valf(), 0, 0, 0}; }
 /// The loss of a row with these statistics. log() does not support NaN.
 FSDP_INLINE float loss_of(const SoftmaxStats& s) { return s.total == s.total ? log(s.total) + (s.top - s.at_target) : s.total; }
 
@@ -101,6 +103,7 @@ struct LossAndGradient {
     std::size_t begin, columns, stride;
   };
   float* loss;
+  SoftmaxStats* stats;
   const std::int32_t* targets;
   Piece first, second;  // the second has no columns if there is only one
   float gradient_scale;
@@ -108,6 +111,7 @@ struct LossAndGradient {
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
     float* out = loss + r;
+    SoftmaxStats* const own = stats + r;
     const std::int32_t target = targets[r];
     E *const row = first.logits + r * first.stride, *const row2 = second.logits + r * second.stride;
     const std::size_t n = first.columns, n2 = second.columns;
@@ -124,7 +128,10 @@ struct LossAndGradient {
     const float scale = gradient_scale;
     SoftmaxStats s = add_piece<E>(lanes, no_statistics(), row, n, hit);
     if (n2 > 0) s = add_piece<E>(lanes, s, row2, n2, hit2);
-    lanes.once([=]() FSDP_LANE { *out = loss_of(s); });
+    lanes.once([=]() FSDP_LANE {
+      *own = s;
+      *out = loss_of(s);
+    });
     replace_piece(lanes, s, row, n, hit, scale);
     if (n2 > 0) replace_piece(lanes, s, row2, n2, hit2, scale);
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/exact_sum.hpp"
+#include "kernels/kernels.hpp"
 #include "kernels/rows/lanes.hpp"
 #include "kernels/update_sums.hpp"
 
@@ -224,6 +225,38 @@ struct AddLosses {
         },
         [](float loss) FSDP_LANE { return std::int64_t{is_finite(loss) ? 0 : 1}; }, losses);
     lanes.once([sums, to = total]() FSDP_LANE { *to += LossSum{sums.value[0], sums.value[1], sums.value[2]}; });
+  }
+};
+
+/// Adds the entropies of the predictions of n rows, and the number of their targets with the largest logit.
+struct AddPredictions {
+  LossSum* total;
+  const SoftmaxStats* stats;
+  const std::int32_t* targets;
+  std::size_t n;
+
+  /// The entropy of a row in units of LossSum; 0 if the row does not count.
+  FSDP_INLINE static double in_units(const SoftmaxStats& s, std::int32_t target) {
+    if (target < 0 || !(s.total == s.total)) return 0;
+    return AddLosses::in_units(log(s.total) + (s.top - s.weighted / s.total));
+  }
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t) const {
+    const SoftmaxStats* const s = stats;
+    const std::int32_t* const t = targets;
+    const Several<std::int64_t, 3> sums = lanes.sums(
+        n, [=](std::size_t i) FSDP_LANE { return static_cast<std::int64_t>(floor(in_units(s[i], t[i]))); },
+        [=](std::size_t i) FSDP_LANE {
+          const double units = in_units(s[i], t[i]);
+          return static_cast<std::int64_t>((units - floor(units)) * 0x1p32);
+        },
+        [=](std::size_t i) FSDP_LANE { return std::int64_t{t[i] >= 0 && s[i].at_target == s[i].top ? 1 : 0}; });
+    lanes.once([sums, to = total]() FSDP_LANE {
+      LossSum more;
+      more.entropy_units = sums.value[0], more.entropy_fractions = sums.value[1], more.likeliest = sums.value[2];
+      *to += more;
+    });
   }
 };
 
