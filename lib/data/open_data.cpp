@@ -307,7 +307,8 @@ std::optional<TextSet> text_of(const std::string& name, Split split, const std::
   TextSet text{name, {}};
   // Each split has a name of its own, from which the name of its token file is made.
   if (kind_of(name) == PathKind::folder && has_splits(find_splits(name)))
-    text.name = (fs::path(name) / "").string() + (split == Split::train ? " (train)" : " (validation)");
+    text.name = (fs::path(name).has_filename() ? fs::path(name) : fs::path(name).parent_path()).string() +
+                (split == Split::train ? " (train)" : " (validation)");
   for (const fs::path& path : paths) text.files.push_back(path.string());
   return text;
 }

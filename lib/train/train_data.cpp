@@ -7,6 +7,8 @@
 #include <iterator>
 #include <limits>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "base/format.hpp"
@@ -22,6 +24,7 @@
 #include "files/scratch_folder.hpp"
 #include "options/changed_options.hpp"
 #include "options/model_tokenizer.hpp"
+#include "record/metrics_file.hpp"
 #include "text/chat_template.hpp"
 #include "text/tokenizer_files.hpp"
 
@@ -181,10 +184,16 @@ void warn_of_files(const RunContext& run, bool same_tokens) {
   if (reads_valid)
     run.log.say(format("validation: {} of '{}'", plural(files_of_data(run.options.data, Split::valid).size(), "file"),
                        printable(run.options.data)));
-  if (const auto unread = unread_files(run.options.data, reads_valid); !unread.empty())
+  auto unread = unread_files(run.options.data, reads_valid);
+  if (has_valid) {
+    std::set<std::string> of_valid;
+    for (const auto& path : files_of_data(run.options.valid, Split::valid)) of_valid.insert(whole_path(path));
+    std::erase_if(unread, [&](const auto& path) { return of_valid.contains(whole_path(path)); });
+  }
+  if (!unread.empty())
     run.log.say(
-        wrapped(printable(format("not read: {}, of other splits than train by the names{}", unread.front().string(),
-                                 unread.size() == 1 ? "" : format(", and {} more", plural(unread.size() - 1, "file"))))));
+        wrapped(printable(format("not read: {}{} (by the names, not of the split train)", unread.front().string(),
+                                 unread.size() == 1 ? "" : format(" and {} more", plural(unread.size() - 1, "file"))))));
   const auto both = has_valid ? file_in_both(run.options.data, run.options.valid) : std::nullopt;
   if (both)
     run.log.warn(

@@ -303,7 +303,7 @@ BOOST_AUTO_TEST_CASE(the_data_are_counted) {
   for (const auto& [name, content, text] : {std::tuple("q.jsonl", "{\"question\": \"a\", \"answer\": \"b\"}\n",
                                                        "line 1 of 'q.jsonl' is a question with its answer"),
                                             {"e.jsonl", "", "(it is empty, so it is no text either)"},
-                                            {"p.parquet", "PAR1....", "it is a Parquet file"}}) {
+                                            {"p.parquet", "PAR1....", "is a Parquet file that cannot be read (it was cut)"}}) {
     write_file(folder / name, content);
     const Outcome outcome = train(std::string(name) + " --max-update 1", "bad");
     BOOST_TEST(outcome.code == 2, outcome.output);
