@@ -17,7 +17,6 @@ namespace fsdp {
 
 namespace {
 
-using parquet::Column;
 using parquet::Thrift;
 using parquet::Type;
 using parquet::Unreadable;
@@ -40,7 +39,7 @@ class Schema {
  public:
   explicit Schema(const Thrift& elements) : elements_(elements) {}
 
-  Node read(const InputFile& file, std::vector<Column>& columns, unsigned definition = 0, unsigned repetition = 0,
+  Node read(const InputFile& file, std::vector<parquet::Column>& columns, unsigned definition = 0, unsigned repetition = 0,
             int depth = 0) {
     if (at_ == elements_.items.size() || depth > deepest_column)
       throw Unreadable{"it is damaged, or its columns are nested too deeply"};
@@ -140,14 +139,14 @@ class ParquetRows : public ByteStream {
     const std::size_t before = to.size();
     try {
       while (row_ < rows_ && to.size() - before < std::size_t{1} << 20) {
-        for (Column& column : columns_)
+        for (parquet::Column& column : columns_)
           if (column.at_end() || column.repetition() != 0)
             throw Unreadable{"it is damaged: its columns have different numbers of rows"};
         write_members(to, root_);
         to += '\n';
         ++row_;
       }
-      if (row_ == rows_ && std::any_of(columns_.begin(), columns_.end(), [](Column& column) { return !column.at_end(); }))
+      if (row_ == rows_ && std::any_of(columns_.begin(), columns_.end(), [](parquet::Column& column) { return !column.at_end(); }))
         throw Unreadable{"it is damaged: a column has more values than there are rows"};
     } catch (const Unreadable& problem) {
       fail(format("{}, in row {}", problem.why, row_ + 1));
@@ -216,7 +215,7 @@ class ParquetRows : public ByteStream {
   }
 
   void write(std::string& to, const Node& node) {
-    Column& first = columns_[node.column];
+    parquet::Column& first = columns_[node.column];
     if (node.is_repeated) return write_elements(to, node, node, false);
     if (node.is_optional && first.definition() < node.definition) {
       to += "null";
@@ -227,7 +226,7 @@ class ParquetRows : public ByteStream {
 
   /// Writes a list: the node `repeated`, once for each element. `element` is the node with the value of an element.
   void write_elements(std::string& to, const Node& repeated, const Node& element, bool is_whole) {
-    Column& first = columns_[repeated.column];
+    parquet::Column& first = columns_[repeated.column];
     to += '[';
     if (first.definition() < repeated.definition) {
       skip(repeated);
@@ -250,7 +249,7 @@ class ParquetRows : public ByteStream {
     } else if (node.kind == Node::group) {
       write_members(to, node);
     } else {
-      Column& column = columns_[node.column];
+      parquet::Column& column = columns_[node.column];
       if (column.definition() < node.definition) throw Unreadable{"it is damaged: a value is missing"};
       write_value(to, node, column.type(), column.next());
     }
@@ -268,7 +267,7 @@ class ParquetRows : public ByteStream {
   }
 
   InputFile file_;
-  std::vector<Column> columns_;
+  std::vector<parquet::Column> columns_;
   Node root_ = {Node::group};
   std::uint64_t rows_ = 0, row_ = 0;
 };
