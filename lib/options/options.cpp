@@ -111,6 +111,39 @@ void settle_model(const OptionTable& table, TrainOptions& o) {
   }
 }
 
+/// Options of new tokens, as transformers' add_tokens() and resize_token_embeddings() have them.
+void add_vocabulary_options(OptionTable& table, TrainOptions& o) {
+  table
+      .text("add-tokens", "FILE|LIST", o.add_tokens,
+            "Add these tokens to the tokenizer, and rows for them to the embedding and the head: words with commas between "
+            "them, or a file with one per line or with a JSON list of texts or {\"content\": ..., \"special\": ...}. A "
+            "resumed run has them already.")
+      .unset("none")
+      .sets("new tokens");
+  table
+      .text("add-special-tokens", "FILE|LIST", o.add_special_tokens,
+            "The same for control tokens, which are left out of generated text.")
+      .unset("none");
+  table.choice<NewTokenInit>(
+      "new-token-init", o.new_token_init,
+      {{"mean-of-pieces", NewTokenInit::mean_of_pieces}, {"mean", NewTokenInit::mean}, {"zeros", NewTokenInit::zeros}},
+      "How rows of new tokens begin: as the mean of the rows of the tokens that the word had before, as the mean of all rows, or "
+      "as zeros. Padding begins as the mean of all rows, or as zeros.");
+  table
+      .integer("pad-vocab-to", "N", o.pad_vocab_to, {1, 1e6},
+               "Add rows until the vocabulary of the model is a multiple of N.")
+      .alias("pad-to-multiple-of")
+      .unset("no rows without a token are added")
+      .sets("multiple for the vocabulary");
+  table.then([&o](const OptionTable& read) {
+    require(read.changed("new-token-init"), "new-token-init", o.grows_vocabulary(), "--add-tokens");
+    if (o.grows_vocabulary() && read.given("vocab-size"))
+      throw UserError(
+          "--vocab-size does not go with --add-tokens, --add-special-tokens and --pad-vocab-to (the vocabulary follows from the "
+          "tokenizer); leave it out");
+  });
+}
+
 /// Checks the options of adapters.
 void settle_adapters(const OptionTable& table, const TrainOptions& o) {
   const bool has_rank = o.lora.rank > 0;
@@ -197,6 +230,7 @@ void add_model_options(OptionTable& table, TrainOptions& o) {
                "Drop elements of the embeddings and of the outputs of attention and feed-forward layers.", "from 0 to below 1",
                below_1);
   table.number("attention-dropout", "P", o.attention_dropout, "Drop attention probabilities.", "from 0 to below 1", below_1);
+  add_vocabulary_options(table, o);
   add_adapter_options(table, o);
   table
       .number("label-smoothing", "S", o.label_smoothing,

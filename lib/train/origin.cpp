@@ -6,15 +6,18 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.hpp"
+#include "base/narrow.hpp"
 #include "comm/agree.hpp"
 #include "data/open_data.hpp"
 #include "engine/find_step.hpp"
 #include "engine/fit.hpp"
 #include "files/checksum.hpp"
 #include "files/json.hpp"
+#include "files/output_file.hpp"
 #include "nn/families/config_keys.hpp"
 #include "options/changed_options.hpp"
 #include "options/model_options.hpp"
+#include "options/new_vocabulary.hpp"
 #include "text/json_reader.hpp"
 #include "text/tokenizer_files.hpp"
 
@@ -148,6 +151,25 @@ void check_base(const TrainOptions& options, Origin& origin, Group& world) {
   });
 }
 
+/// Grows the vocabulary of the model and the tokenizer as the options ask. The grown tokenizer is in a folder of this process,
+/// from which it is copied into checkpoints as any other tokenizer.
+std::optional<NewRows> grow(const TrainOptions& options, Origin& origin) {
+  auto grown = grow_vocabulary(options, origin.tokenizer, origin.checkpoint && options.tokenizer.empty(), origin.config);
+  if (!grown) return std::nullopt;
+  if (!origin.checkpoint) origin.new_tokens = std::move(grown->description);
+  if (grown->files.empty()) return std::move(grown->rows);
+  auto folder = std::make_shared<const ScratchFolder>(std::filesystem::temp_directory_path(), "fsdp-tokenizer");
+  for (const TokenizerFile& file : grown->files) write_text_file_durably(folder->path() / file.name, file.text);
+  const auto tokenizer = open_tokenizer(folder->path().string());
+  for (const auto& [id, pieces] : grown->rows.pieces)
+    if (tokenizer->spelling(narrow<TokenId>(id)).empty())
+      throw UserError(
+          format("the tokenizer {} does not take new tokens (id {} is no token of it afterwards); add them with transformers",
+                 origin.tokenizer, id));
+  origin.grown_tokenizer = std::move(folder);
+  return std::move(grown->rows);
+}
+
 /// Fills the fields of `origin` except `checkpoint`, which is already opened, or is null if there is none. Only reads files;
 /// the result may differ between ranks.
 void complete_origin(const TrainOptions& options, Origin& origin) {
@@ -171,11 +193,13 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
   note_dropout(options, origin.warnings);
   if (!options.model.empty())
     if (auto doubt = keys::doubt_config(options.model)) origin.warnings.push_back(std::move(*doubt));
-  if (options.tokenizer.empty() && vocabulary > origin.config.vocab_size)
+  const bool has_new_tokens = origin.checkpoint && options.grows_vocabulary();  // then its vocabulary is larger than --model's
+  if (options.tokenizer.empty() && vocabulary > origin.config.vocab_size && !has_new_tokens)
     origin.tokenizer.clear();  // the tokenizer is another model's
   const bool is_new = !source && options.model.empty();
   if (origin.tokenizer.empty() && (origin.config.vocab_size == 256 || (is_new && has_text(options))))
     origin.tokenizer = "bytes";
+  const std::optional<NewRows> new_rows = grow(options, origin);
   if (origin.checkpoint) {
     if (const auto there = origin.checkpoint->config().padding_token; origin.config.padding_token != there) {
       origin.warnings.push_back(
@@ -210,6 +234,11 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
   const bool adapts = origin.config.lora.rank > 0;
   if (adapts) open_base(options, origin);
   if (adapts && !origin.checkpoint) note_rank(origin.config, origin.warnings);
+  if (origin.pretrained && new_rows) {
+    TransformerConfig config = origin.pretrained->config();
+    config.vocab_size = origin.config.vocab_size;
+    origin.pretrained = std::make_unique<GrownModel>(std::move(origin.pretrained), std::move(config), *new_rows);
+  }
   if (origin.pretrained) {
     Mismatch mismatch =
         find_mismatch(*origin.pretrained, list_parameters(without_adapters(origin.config)).parameters, options.ignore_missing,
@@ -233,6 +262,8 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
 /// The files that decide what the run starts from; some may be missing.
 FileLists files_of(const TrainOptions& options, const Origin& origin, const CheckpointReader* checkpoint) {
   FileLists all = {tokenizer_files_at(options.model), tokenizer_files_at(origin.tokenizer)};
+  for (const std::string& tokens : {options.add_tokens, options.add_special_tokens})
+    if (kind_of(tokens) == PathKind::file) all.push_back({tokens});
   for (const TensorSource* source :
        {static_cast<const TensorSource*>(checkpoint), static_cast<const TensorSource*>(origin.pretrained.get()),
         static_cast<const TensorSource*>(origin.adapter ? origin.adapter->tensors.get() : nullptr)})
@@ -281,6 +312,7 @@ Origin find_origin(const TrainOptions& options, Group& world) {
     search.files = [&](const CheckpointReader* checkpoint) { return files_of(options, origin, checkpoint); };
   FoundStep found = find_step(world, search);
   origin.checkpoint = std::move(found.checkpoint);
+  if (origin.grown_tokenizer) origin.tokenizer = origin.grown_tokenizer->path().string();
   if (origin.base && !options.dry_run) check_base(options, origin, world);
   // Renames damaged steps whose names later saves will use. Throws if there are other steps whose names later saves will use.
   if (!options.dry_run && !options.save.none)

@@ -363,7 +363,7 @@ std::shared_ptr<const std::vector<TokenizerFile>> keep_tokenizer_files(const Run
     std::shared_ptr<const std::vector<TokenizerFile>> kept;
     if (run.world.rank() != 0 || origin.tokenizer.empty()) return kept;
     kept = std::make_shared<const std::vector<TokenizerFile>>(read_files_of_tokenizer(origin.tokenizer));
-    if (origin.checkpoint && options.tokenizer.empty() && has_tokenizer(options.model))
+    if (origin.checkpoint && options.tokenizer.empty() && has_tokenizer(options.model) && !options.grows_vocabulary())
       note_changed_files(run, origin, *kept, read_tokenizer_files(options.model));
     return kept;
   });
