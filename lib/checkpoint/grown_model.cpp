@@ -5,6 +5,7 @@
 
 #include "base/error.hpp"
 #include "nn/families.hpp"
+#include "nn/parameters.hpp"
 
 namespace fsdp {
 
@@ -14,22 +15,38 @@ GrownModel::GrownModel(std::unique_ptr<TensorSource> source, TransformerConfig c
       rows_(std::move(rows)),
       rows_there_(source_->config().vocab_size) {
   expect(rows_.known <= rows_there_ && config_.vocab_size >= rows_there_, "a vocabulary only grows");
+  const ModelParameters all = list_parameters(config_);
+  for (const auto& [table, tokens] : {std::pair(all.token_table, &config_.lora.tokens), std::pair(all.head, &config_.lora.head_tokens)})
+    if (const std::string name = all.parameters[static_cast<std::size_t>(table)].name; !tokens->empty())
+      tokens_[name.substr(0, name.rfind('.')) + token_rows_suffix] = {name, *tokens};
 }
 
 bool GrownModel::is_table(const std::string& name) const {
   const ParameterNames& names = find_family(config_.family).names;
+  if (config_.lora.rank > 0 && !trains_whole(config_, name)) return false;
   return name == names.token_table || (name == names.head && !config_.tied_embeddings);
 }
 
 Shape GrownModel::state_shape(const std::string& state, const std::string& name) const {
+  if (const auto found = tokens_.find(name); found != tokens_.end()) return {found->second.second.size(), config_.width};
   Shape shape = source_->state_shape(state, name);
   if (is_table(name) && shape.front() == rows_there_) shape.front() = config_.vocab_size;
   return shape;
 }
 
 void GrownModel::read_state(const std::string& state, const std::string& name, Range range, float* out) const {
-  if (!is_table(name)) return source_->read_state(state, name, range, out);
   const std::size_t C = config_.width;
+  if (const auto found = tokens_.find(name); found != tokens_.end()) {
+    const auto& [table, tokens] = found->second;
+    for (std::size_t at = range.begin; at < range.end;) {
+      const std::size_t row = at / C, stop = std::min(range.end, (row + 1) * C);
+      const std::vector<float> values = rows_.has(tokens[row]) ? new_row(table, tokens[row]) : old_row(table, tokens[row]);
+      std::copy_n(values.begin() + static_cast<std::ptrdiff_t>(at - row * C), stop - at, out + (at - range.begin));
+      at = stop;
+    }
+    return;
+  }
+  if (!is_table(name)) return source_->read_state(state, name, range, out);
   for (std::size_t at = range.begin; at < range.end;) {
     std::size_t row = at / C, end = row + 1;
     if (rows_.has(row)) {

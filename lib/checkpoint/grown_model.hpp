@@ -1,4 +1,4 @@
-// A model whose vocabulary has grown: the embedding and the head have more rows than in the files. Rows are computed when they
+// A model whose vocabulary has grown: the embedding and the head, or an adapter, have rows that the files do not have. Rows are computed when they
 // are read, from rows of the files only, so that all ranks and all strategies begin with the same bits.
 #pragma once
 
@@ -32,14 +32,15 @@ struct NewRows {
 
 class GrownModel final : public TensorSource {
  public:
-  /// `config`: that of the source, but with the grown vocabulary.
+  /// `config`: that of the source, but with the grown vocabulary. If it has adapters, a table grows only if it is trained as a
+  /// whole; else the new rows are those of the adapters.
   GrownModel(std::unique_ptr<TensorSource> source, TransformerConfig config, NewRows rows);
 
   StoredModel model() const override { return config_; }
   std::vector<std::string> names() const override { return source_->names(); }
   const CheckpointReader* checkpoint() const override { return source_->checkpoint(); }
   bool has_state(const std::string& state, const std::string& name) const override {
-    return state == parameters_state && source_->has(name);
+    return state == parameters_state && (source_->has(name) || tokens_.contains(name));
   }
   Shape state_shape(const std::string& state, const std::string& name) const override;
   void read_state(const std::string& state, const std::string& name, Range range, float* out) const override;
@@ -60,6 +61,7 @@ class GrownModel final : public TensorSource {
   TransformerConfig config_;
   NewRows rows_;
   std::size_t rows_there_;  // of the files
+  std::map<std::string, std::pair<std::string, std::vector<std::size_t>>> tokens_;  // of the rows of adapters, with their table
   mutable std::mutex mutex_;
   mutable std::map<std::string, std::vector<float>> means_;  // by table
 };

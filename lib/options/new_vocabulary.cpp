@@ -7,6 +7,8 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/narrow.hpp"
+#include "nn/families.hpp"
+#include "nn/parameters.hpp"
 #include "tensor/shape.hpp"
 #include "text/new_tokens.hpp"
 #include "text/tokenizer.hpp"
@@ -80,8 +82,9 @@ std::optional<NewVocabulary> grow_vocabulary(const TrainOptions& options, const 
   if (!options.grows_vocabulary()) return std::nullopt;
   NewVocabulary made;
   made.rows.init = options.new_token_init;
-  const std::size_t before = config.vocab_size;
+  const std::size_t before = without_adapters(config).vocab_size;
   made.rows.known = before;
+  config.vocab_size = before;
   const std::vector<NewToken> tokens = tokens_of(options);
   if (!tokens.empty()) {
     add_tokens(tokens, tokenizer, has_them, before, made);
@@ -89,6 +92,17 @@ std::optional<NewVocabulary> grow_vocabulary(const TrainOptions& options, const 
   }
   made.rows.first_unused = before;
   if (options.pad_vocab_to > 0) config.vocab_size = round_up(config.vocab_size, options.pad_vocab_to);
+  if (config.lora.rank > 0) {  // only the new rows are trained
+    std::vector<std::size_t> rows;
+    for (const auto& [row, pieces] : made.rows.pieces) rows.push_back(row);
+    for (std::size_t row = before; row < config.vocab_size; ++row)
+      if (!made.rows.pieces.contains(row)) rows.push_back(row);
+    const ParameterNames& names = find_family(config.family).names;
+    const std::vector<std::size_t> none;
+    config.lora.tokens = trains_whole(config, names.token_table) ? none : rows;
+    config.lora.head_tokens = config.tied_embeddings || trains_whole(config, names.head) ? none : rows;
+    if (config.vocab_size > before) config.lora.base_vocab = before, config.lora.vocab = config.vocab_size;
+  }
   if (config.vocab_size != before)
     made.description += format("{}the vocabulary of the model grows from {} to {}", made.description.empty() ? "" : "; ", before,
                                config.vocab_size);

@@ -147,7 +147,12 @@ void add_vocabulary_options(OptionTable& table, TrainOptions& o) {
 /// Checks the options of adapters.
 void settle_adapters(const OptionTable& table, const TrainOptions& o) {
   const bool has_rank = o.lora.rank > 0;
-  for (const char* name : {"lora-alpha", "lora-targets", "use-rslora"}) {
+  if (!o.adapter.empty() && o.grows_vocabulary())
+    throw UserError(
+        "--adapter does not go with --add-tokens, --add-special-tokens and --pad-vocab-to (its rows are for the tokens that it was "
+        "trained with); leave them out, or merge the adapter first");
+  for (const char* name : {"lora-alpha", "lora-targets", "use-rslora", "lora-rank-pattern", "lora-alpha-pattern", "lora-layers",
+                           "modules-to-save"}) {
     if (!table.changed(name)) continue;
     if (!o.adapter.empty())
       throw UserError(format(
@@ -190,6 +195,30 @@ void add_adapter_options(OptionTable& table, TrainOptions& o) {
       .alias("lora-target-modules")
       .unset("as in PEFT, those to queries and values")
       .sets("targets of adapters");
+  table
+      .numbers_by_name("lora-rank-pattern", "NAME=R,...", o.lora.ranks, "Adapters of these modules have another rank.",
+                       "from 1 to 65536",
+                       [](double rank) { return rank >= 1 && rank <= 65536 && rank == static_cast<double>(static_cast<int>(rank)); })
+      .alias("rank-pattern")
+      .unset("all adapters have --lora-rank")
+      .sets("ranks of adapters");
+  table
+      .numbers_by_name("lora-alpha-pattern", "NAME=A,...", o.lora.alphas, "Adapters of these modules have another alpha.",
+                       "above 0", above_0)
+      .alias("alpha-pattern")
+      .unset("all adapters have --lora-alpha")
+      .sets("alphas of adapters");
+  table
+      .list("lora-layers", "N,...", o.lora_layers, "Only these blocks get adapters; the first is 0.")
+      .alias("layers-to-transform")
+      .unset("all blocks get adapters")
+      .sets("layers with adapters");
+  table
+      .list("modules-to-save", "NAMES", o.lora.modules_to_save,
+            "Also train these modules as a whole, and store them with the adapters: ends of names of modules, as in "
+            "'embed_tokens,lm_head'.")
+      .unset("only adapters are trained, and the rows of new tokens")
+      .sets("modules to save");
   table.flag("use-rslora", o.lora.rank_stabilized, "Scale adapters by A / sqrt(R) instead of A / R (rank-stabilized LoRA).");
   table
       .path("adapter", "DIR", o.adapter,
@@ -199,7 +228,17 @@ void add_adapter_options(OptionTable& table, TrainOptions& o) {
       .sets("adapter");
   add_base_type_option(table, o.base_type,
                        "Keep the matrices of the base model's blocks quantized, and expand them for each product (QLoRA).");
-  table.then([&o](const OptionTable& read) { settle_adapters(read, o); });
+  table.then([&o](const OptionTable& read) {
+    o.lora.layers.clear();
+    for (const std::string& text : o.lora_layers) {
+      std::size_t layer = 0;
+      const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), layer);
+      if (problem != std::errc() || end != text.data() + text.size())
+        throw UserError(format("--lora-layers has '{}' (it is no number of a block); give numbers such as 0,1,5", text));
+      o.lora.layers.push_back(layer);
+    }
+    settle_adapters(read, o);
+  });
 }
 
 void add_model_options(OptionTable& table, TrainOptions& o) {

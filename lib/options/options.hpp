@@ -53,6 +53,7 @@ struct TrainOptions : EngineOptions {
   /// Returns true if the vocabulary may grow.
   bool grows_vocabulary() const { return !add_tokens.empty() || !add_special_tokens.empty() || pad_vocab_to > 0; }
   Lora lora;                                       // if its rank is not 0, adapters are trained
+  std::vector<std::string> lora_layers;            // lora.layers, as text
   std::filesystem::path adapter;                   // adapters to start from; empty: new ones
   std::optional<kernels::Quantization> base_type;  // of the base model's matrices
   // batch, learning rate

@@ -102,7 +102,8 @@ std::unique_ptr<CheckpointReader> look_for_checkpoint(const TrainOptions& option
 void note_rank(const TransformerConfig& config, std::vector<std::string>& warnings) {
   std::size_t smallest = config.lora.rank;
   for (const Parameter& parameter : list_parameters(config).parameters)
-    if (parameter.is_adapter) smallest = std::min({smallest, parameter.shape[0], parameter.shape[1]});
+    if (parameter.name.find(".lora_") != std::string::npos)
+      smallest = std::min({smallest, parameter.shape[0], parameter.shape[1]});
   if (smallest < config.lora.rank)
     warnings.push_back(
         format("--lora-rank {} is more than the {} rows or columns of an adapted matrix (a rank of {} can change "
@@ -235,8 +236,8 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
   if (adapts) open_base(options, origin);
   if (adapts && !origin.checkpoint) note_rank(origin.config, origin.warnings);
   if (origin.pretrained && new_rows) {
-    TransformerConfig config = origin.pretrained->config();
-    config.vocab_size = origin.config.vocab_size;
+    TransformerConfig config = origin.config;  // with adapters, the new rows are theirs
+    if (!adapts) config = origin.pretrained->config(), config.vocab_size = origin.config.vocab_size;
     origin.pretrained = std::make_unique<GrownModel>(std::move(origin.pretrained), std::move(config), *new_rows);
   }
   if (origin.pretrained) {
@@ -245,7 +246,8 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
                       "check the model options, or name the tensors that may differ with --ignore-missing "
                       "PATTERN,...: they start with new values");
     origin.fresh = std::move(mismatch.fresh);
-    origin.fresh.resize(list_parameters(origin.config).parameters.size(), true);
+    const std::vector<Parameter> all = list_parameters(origin.config).parameters;
+    for (std::size_t p = origin.fresh.size(); p < all.size(); ++p) origin.fresh.push_back(!origin.pretrained->has(all[p].name));
     for (const std::string& line : mismatch.said) origin.warnings.push_back("--ignore-missing: " + line);
   }
   origin.model_folder = model_folder_of(options, origin);
