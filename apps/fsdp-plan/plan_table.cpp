@@ -210,8 +210,8 @@ bool recomputes_first_blocks(const PlanTableOptions& options) { return options.t
 PlanTable make_plan_table(const PlanTableOptions& options) {
   DeviceTraits device = traits_of(kind_to_plan_for(options.train.device), static_cast<int>(options.train.threads));
   TransformerConfig config = named_config(options.train, nullptr);
-  grow_vocabulary(options.train, name_of_model_tokenizer(options.train.tokenizer, options.train.model, config.vocab_size), false,
-                  config);
+  grow_vocabulary(options.train, name_of_model_tokenizer(options.train.tokenizer, options.train.model, config.vocab_size),
+                  false, config);
   const AttentionChoice attention = plan_attention(options.train.attention_backend, config, options.train.sharding,
                                                    options.train.attention_dropout, device.kind);
   device.cudnn_head_size = attention.cudnn_head_size;

@@ -283,8 +283,9 @@ TransformerDescription TransformerDescription::from_config(std::filesystem::path
   return description;
 }
 TransformerDescription& TransformerDescription::lora(Lora adapters) {
-  require_user(adapters.modules_to_save.empty() && adapters.tokens.empty() && adapters.head_tokens.empty() && adapters.vocab == 0,
-               "lora() has modules_to_save or tokens (only fsdp-train trains them); leave them out");
+  require_user(
+      adapters.modules_to_save.empty() && adapters.tokens.empty() && adapters.head_tokens.empty() && adapters.vocab == 0,
+      "lora() has modules_to_save or tokens (only fsdp-train trains them); leave them out");
   return lora_ = std::move(adapters), adapter_.clear(), *this;
 }
 TransformerDescription& TransformerDescription::lora(std::filesystem::path folder, double dropout) {
@@ -1102,9 +1103,9 @@ void FullyShardedDataParallel::load_adapter(const std::filesystem::path& folder)
         const std::string module = parameter.name.substr(0, parameter.name.find(".lora_"));
         const double there = adapter.lora.scale_of(module), here = p.adapted->lora.scale_of(module);
         if (there != here)
-          throw UserError(
-              format("{} has adapters with scale {} (those of the model have scale {}); give lora() their alpha, or their folder",
-                     adapter.tensors->description(), there, here));
+          throw UserError(format(
+              "{} has adapters with scale {} (those of the model have scale {}); give lora() their alpha, or their folder",
+              adapter.tensors->description(), there, here));
       }
       require_base(*adapter.tensors, adapter.base_sum, p.engine.base->sum, p.engine.base->path);
       std::vector<std::string> warnings;

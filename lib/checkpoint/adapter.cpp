@@ -149,7 +149,8 @@ void require_described(const fs::path& path, const std::map<std::string, int>& b
   if (!is_off(lists) && !lists.is_array()) lists = json::array({lists});
   const auto is_in_list = [&](const std::string& module) {
     return is_off(lists) || std::any_of(lists.begin(), lists.end(), [&](const json& list) {
-             return list.is_string() && format(".{}", module).find(format(".{}.", list.get<std::string>())) != std::string::npos;
+             return list.is_string() &&
+                    format(".{}", module).find(format(".{}.", list.get<std::string>())) != std::string::npos;
            });
   };
   const auto has = [](const json& list, const json& one) { return std::find(list.begin(), list.end(), one) != list.end(); };
@@ -157,8 +158,9 @@ void require_described(const fs::path& path, const std::map<std::string, int>& b
   for (const auto& [module, block] : blocks) {
     const bool is_described =
         !is_left_out(module) &&
-        (targets == "all-linear" ? block >= 0
-                                 : is_target(module) && (is_off(layers) || (has(layers, block) && is_in_list(module)) || has(targets, module)));
+        (targets == "all-linear"
+             ? block >= 0
+             : is_target(module) && (is_off(layers) || (has(layers, block) && is_in_list(module)) || has(targets, module)));
     if (is_described && block < 0) refuse(path, "adapters of " + module, only_projections);
     if (is_described != with_adapters.contains(module)) (is_described ? missing : surplus).push_back(module);
   }
@@ -174,11 +176,13 @@ void require_described(const fs::path& path, const std::map<std::string, int>& b
                path.string(), weights_name, fmt::join(problems, "; ")));
 }
 
-/// Returns which module a key of rank_pattern or alpha_pattern means: the end of its name, or a regular expression for it (PEFT's
-/// get_pattern_key()).
+/// Returns which module a key of rank_pattern or alpha_pattern means: the end of its name, or a regular expression for it
+/// (PEFT's get_pattern_key()).
 std::function<bool(const std::string&)> modules_of_key(const fs::path& path, const std::string& key) {
-  if (key.find_first_of("\\^$*+?()[]{}|") == key.npos) return [key](const std::string& module) { return is_target(key, module); };
-  return modules_named(path, {{"the pattern", "(.*\\.)?(" + (key.starts_with("^") ? key.substr(1) : key) + ")"}}, "the pattern");
+  if (key.find_first_of("\\^$*+?()[]{}|") == key.npos)
+    return [key](const std::string& module) { return is_target(key, module); };
+  return modules_named(path, {{"the pattern", "(.*\\.)?(" + (key.starts_with("^") ? key.substr(1) : key) + ")"}},
+                       "the pattern");
 }
 
 /// Reads rank_pattern or alpha_pattern: the number of each module that a key means. The first key that means a module counts.
@@ -201,7 +205,8 @@ std::vector<std::pair<std::string, double>> read_pattern(const fs::path& path, c
 std::vector<std::size_t> read_tokens(const fs::path& path, const json& list) {
   try {
     for (const json& one : list)
-      if (!one.is_number_unsigned() || one.get<std::uint64_t>() > std::numeric_limits<std::int32_t>::max()) throw std::exception();
+      if (!one.is_number_unsigned() || one.get<std::uint64_t>() > std::numeric_limits<std::int32_t>::max())
+        throw std::exception();
     return list.get<std::vector<std::size_t>>();
   } catch (const std::exception&) {
     refuse(path, format("trainable_token_indices {}", json_excerpt(list)), "token numbers, in a list or by module, are read");
@@ -275,15 +280,22 @@ Lora lora_of_config(const fs::path& path, const json& config) {
   if (const json start = config.value("init_lora_weights", json(true));
       !start.is_boolean() && start != "gaussian" && start != "orthogonal" && start != "eva")
     refuse(path, format("init_lora_weights {}", json_excerpt(start)), "such adapters may go with a changed base model");
-  constexpr std::string_view read[] = {"peft_type",       "bias",
-                                       "r",               "init_lora_weights",
-                                       "lora_alpha",      "lora_dropout",
-                                       "use_rslora",      "rank_pattern",
-                                       "alpha_pattern",   "trainable_token_indices",
-                                       "modules_to_save", "ensure_weight_tying"};
+  constexpr std::string_view read[] = {"peft_type",
+                                       "bias",
+                                       "r",
+                                       "init_lora_weights",
+                                       "lora_alpha",
+                                       "lora_dropout",
+                                       "use_rslora",
+                                       "rank_pattern",
+                                       "alpha_pattern",
+                                       "trainable_token_indices",
+                                       "modules_to_save",
+                                       "ensure_weight_tying"};
   constexpr std::string_view without_effect[] = {
-      "task_type",      "auto_mapping",    "peft_version",   "base_model_name_or_path", "revision",      "inference_mode",
-      "target_modules", "exclude_modules", "fan_in_fan_out", "layers_to_transform",     "layers_pattern", "megatron_core", "qalora_group_size"};
+      "task_type",      "auto_mapping",   "peft_version",     "base_model_name_or_path", "revision",
+      "inference_mode", "target_modules", "exclude_modules",  "fan_in_fan_out",          "layers_to_transform",
+      "layers_pattern", "megatron_core",  "qalora_group_size"};
   const auto is_in = [](const auto& keys, const std::string& key) {
     return std::find(std::begin(keys), std::end(keys), key) != std::end(keys);
   };
@@ -394,10 +406,12 @@ class AdaptedModel final : public TensorSource {
     if (const auto found = rows_.find(name); found != rows_.end()) {
       const std::size_t C = config_.width;
       for (const auto& [rows, from] : found->second) {
-        const std::size_t first = std::max(range.begin, rows.first * C), end = std::min(range.end, (rows.first + rows.count) * C);
+        const std::size_t first = std::max(range.begin, rows.first * C),
+                          end = std::min(range.end, (rows.first + rows.count) * C);
         if (first >= end) continue;
         const std::size_t there = rows.row * C + first - rows.first * C;
-        (from == name ? *base_ : *adapter_.tensors).read_state(state, from, {there, there + end - first}, out + (first - range.begin));
+        (from == name ? *base_ : *adapter_.tensors)
+            .read_state(state, from, {there, there + end - first}, out + (first - range.begin));
       }
       return;
     }
@@ -495,9 +509,9 @@ class AdaptedModel final : public TensorSource {
   const CheckpointReader* checkpoint_;
   TransformerConfig config_;
   std::map<std::string, std::vector<std::pair<TableRows, std::string>>> rows_;  // of tables to merge, with their tensors
-  std::set<std::string> whole_;                 // parameters that are trained as a whole
-  std::set<std::string> merged_;                // weights that have an adapter
-  std::map<std::string, Parameter> quantized_;  // weights that are quantized in training
+  std::set<std::string> whole_;                                                 // parameters that are trained as a whole
+  std::set<std::string> merged_;                                                // weights that have an adapter
+  std::map<std::string, Parameter> quantized_;                                  // weights that are quantized in training
   mutable std::mutex mutex_;
   mutable Matrices current_;
 };
@@ -522,11 +536,23 @@ Adapter adapter_of(std::unique_ptr<CheckpointReader> checkpoint) {
 
 // --- writing PEFT's folder ---
 
+bool ties_whole_table(const TransformerConfig& config) {
+  return config.tied_embeddings && trains_whole(config, find_family(config.family).names.token_table);
+}
+
 void lay_out_peft(const TensorSource& source, const ConsolidateOptions&, WrittenModel& model) {
   std::vector<std::pair<std::string, Shape>> names;
   std::vector<WrittenTensor*> tensors;
+  const TransformerConfig config = source.config();
+  const ParameterNames& tables = find_family(config.family).names;
+  const bool copies = ties_whole_table(config);  // PEFT reads a tied head under its own name, too
+  if (copies)
+    model.tensors.push_back(*std::find_if(model.tensors.begin(), model.tensors.end(), [&](const WrittenTensor& tensor) {
+      return tensor.name == tables.token_table;
+    }));
   for (WrittenTensor& tensor : model.tensors) {
-    names.emplace_back(name_prefix + tensor.name, tensor.shape);
+    const bool is_copy = copies && &tensor == &model.tensors.back();
+    names.emplace_back(name_prefix + (is_copy ? tables.head : tensor.name), tensor.shape);
     tensors.push_back(&tensor);
   }
   model.add_file(weights_name,
@@ -605,9 +631,8 @@ void finish_peft(const TensorSource& source, const ConsolidateOptions&, const Wr
   out["bias"] = "none";
   const ParameterNames& tables = find_family(config.family).names;
   const std::string embedding = last_part(module_of(tables.token_table)), head = last_part(module_of(tables.head));
-  const bool ties = config.tied_embeddings && trains_whole(config, tables.token_table);
   std::set<std::string> whole(lora.modules_to_save.begin(), lora.modules_to_save.end());
-  if (ties) whole.insert(embedding), whole.erase(head), out["ensure_weight_tying"] = true;
+  if (ties_whole_table(config)) whole.insert(embedding), whole.erase(head), out["ensure_weight_tying"] = true;
   out["modules_to_save"] = whole.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(whole);
   if (!lora.head_tokens.empty())
     out["trainable_token_indices"] = {{embedding, lora.tokens}, {head, lora.head_tokens}};
@@ -705,7 +730,8 @@ Adapter open_adapter(const fs::path& given, const TransformerConfig& base, std::
       throw UserError(
           format("{} has adapters of another model (its tensor {} is for a module that the base model does not have); {}",
                  adapter.tensors->description(), name, remedy));
-    const bool is_table = found != blocks.end() && (found->first == module_of(names.head) || found->first == module_of(names.token_table));
+    const bool is_table =
+        found != blocks.end() && (found->first == module_of(names.head) || found->first == module_of(names.token_table));
     if (is_table && name == found->first + token_rows_suffix) continue;
     if (parameters.contains(name) && is_whole(name)) continue;
     if (module == name || found->second < 0)

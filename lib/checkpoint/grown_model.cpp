@@ -16,7 +16,8 @@ GrownModel::GrownModel(std::unique_ptr<TensorSource> source, TransformerConfig c
       rows_there_(source_->config().vocab_size) {
   expect(rows_.known <= rows_there_ && config_.vocab_size >= rows_there_, "a vocabulary only grows");
   const ModelParameters all = list_parameters(config_);
-  for (const auto& [table, tokens] : {std::pair(all.token_table, &config_.lora.tokens), std::pair(all.head, &config_.lora.head_tokens)})
+  for (const auto& [table, tokens] :
+       {std::pair(all.token_table, &config_.lora.tokens), std::pair(all.head, &config_.lora.head_tokens)})
     if (const std::string name = all.parameters[static_cast<std::size_t>(table)].name; !tokens->empty())
       tokens_[name.substr(0, name.rfind('.')) + token_rows_suffix] = {name, *tokens};
 }

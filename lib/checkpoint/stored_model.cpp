@@ -122,8 +122,7 @@ std::vector<Parameter> StoredModel::parameters() const {
 nlohmann::json StoredModel::to_json() const {
   if (is_transformer()) {
     nlohmann::json config = config_to_json(config_);
-    if (const Lora& lora = config_.lora; lora.rank > 0)
-      config[lora_key] = lora_json(lora);
+    if (const Lora& lora = config_.lora; lora.rank > 0) config[lora_key] = lora_json(lora);
     if (config_.base_type) config[base_type_key] = kernels::name_of(*config_.base_type);
     return config;
   }

@@ -99,14 +99,17 @@ void TransformerConfig::validate() const {
     if (window_rope) validate_rope(*this, *window_rope);
   }
   const TransformerConfig base = without_adapters(*this);
-  for (const auto& [table, tokens] : {std::pair(&row.names.token_table, &lora.tokens), std::pair(&row.names.head, &lora.head_tokens)}) {
+  for (const auto& [table, tokens] :
+       {std::pair(&row.names.token_table, &lora.tokens), std::pair(&row.names.head, &lora.head_tokens)}) {
     const std::set<std::size_t> rows(tokens->begin(), tokens->end());
     require(rows.size() == tokens->size() && (rows.empty() || *rows.rbegin() < vocab_size),
             "an adapter trains the rows of tokens that are repeated, or that the model does not have; use another adapter");
     if ((tokens == &lora.head_tokens && tied_embeddings) || trains_whole(*this, *table)) continue;
     for (std::size_t token = base.vocab_size; token < vocab_size; ++token)
-      require(rows.contains(token), format("the model has {} tokens, and its adapter has no row for token {} (of {}); resize the "
-                                           "vocabulary of the model first", base.vocab_size, token, vocab_size));
+      require(rows.contains(token),
+              format("the model has {} tokens, and its adapter has no row for token {} (of {}); resize the "
+                     "vocabulary of the model first",
+                     base.vocab_size, token, vocab_size));
   }
   expect(read_keys(row, write_keys(row, base)) == base, "the configuration is one that its family can have");
 }

@@ -87,8 +87,7 @@ class Embedding final : public InputStage {
         if (float* d_table = stage.gradient(rows.parameter))
           kernels::embedding_backward(context.stream, d_table + rows.row * config.width, dx, tokens, stage.R(), config.width,
                                       rows.count, config.tied_embeddings ? Write::add : write, embedding_scale<E>(config),
-                                      config.padding_token ? narrow<std::int32_t>(*config.padding_token) : -1,
-                                      tokens_of(rows));
+                                      config.padding_token ? narrow<std::int32_t>(*config.padding_token) : -1, tokens_of(rows));
       if (float* d_table = stage.gradient(stage.uses.position_table)) {
         const std::size_t unused = config.position_offset * config.width;
         if (write == Write::overwrite) kernels::fill_zero(context.stream, d_table, unused);

@@ -44,7 +44,8 @@ bool trains_whole(const TransformerConfig& config, std::string_view table) {
 namespace {
 
 double number_of(const std::vector<std::pair<std::string, double>>& by_name, std::string_view module, double otherwise) {
-  const auto found = std::find_if(by_name.begin(), by_name.end(), [&](const auto& one) { return is_target(one.first, module); });
+  const auto found =
+      std::find_if(by_name.begin(), by_name.end(), [&](const auto& one) { return is_target(one.first, module); });
   return found == by_name.end() ? otherwise : found->second;
 }
 
@@ -215,8 +216,8 @@ class Builder {
         used = parameter.is_adapter = true;
       }
       if (!used)
-        throw UserError(format("`modules to save` '{}' matches no module (such as lm_head, embed_tokens or norm); correct it",
-                               module));
+        throw UserError(
+            format("`modules to save` '{}' matches no module (such as lm_head, embed_tokens or norm); correct it", module));
     }
   }
 
@@ -224,8 +225,8 @@ class Builder {
     const Lora& lora = config_.lora;
     for (const std::size_t layer : lora.layers)
       if (layer >= config_.layers)
-        throw UserError(format("`layers with adapters` has {} (the model has layers 0 to {}); correct it", layer,
-                               config_.layers - 1));
+        throw UserError(
+            format("`layers with adapters` has {} (the model has layers 0 to {}); correct it", layer, config_.layers - 1));
     std::vector<bool> used(lora.targets.size());
     std::vector<std::string> supported;  // the last parts of the names of projections that can have adapters
     for (const Linear* const linear : projections(out_.blocks.front())) {
@@ -288,8 +289,8 @@ class Builder {
     if (whole.is_adapter)
       throw UserError(format("{} is in `modules to save`, and rows of it are trained, too (they are part of it); leave out one",
                              whole.name));
-    const int own = add(whole.name.substr(0, whole.name.rfind('.')) + token_rows_suffix, {tokens.size(), config_.width},
-                        whole.init);
+    const int own =
+        add(whole.name.substr(0, whole.name.rfind('.')) + token_rows_suffix, {tokens.size(), config_.width}, whole.init);
     out_.parameters.back().is_adapter = true;
     std::vector<std::pair<std::size_t, std::size_t>> replaced;  // tokens and their rows of the adapter, in order of tokens
     for (std::size_t i = 0; i < tokens.size(); ++i) replaced.emplace_back(tokens[i], i);
@@ -335,7 +336,8 @@ std::vector<std::vector<std::size_t>> parameters_by_stage(const ModelParameters&
   for (std::size_t p = 0; p < model.parameters.size(); ++p)
     if (model.parameters[p].block >= 0) stages[static_cast<std::size_t>(model.parameters[p].block) + 1].push_back(p);
   for (const int index : {model.final_norm.gain, model.final_norm.bias, model.head}) use(stages.back(), index);
-  for (const auto& [rows, stage] : {std::pair(&model.embedding_rows, &stages.front()), std::pair(&model.head_rows, &stages.back())})
+  for (const auto& [rows, stage] :
+       {std::pair(&model.embedding_rows, &stages.front()), std::pair(&model.head_rows, &stages.back())})
     for (const TableRows& some : *rows)
       if (std::find(stage->begin(), stage->end(), static_cast<std::size_t>(some.parameter)) == stage->end())
         use(*stage, some.parameter);

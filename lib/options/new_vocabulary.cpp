@@ -70,8 +70,7 @@ void add_tokens(const std::vector<NewToken>& tokens, const std::string& name, bo
                "tokenizer); give the model's own tokenizer by --tokenizer",
                made.rows.known, model_vocabulary));
   made.files = with_new_tokens(read_files_of_tokenizer(name), tokens, made.rows.known);
-  for (std::size_t i = 0; i < tokens.size(); ++i)
-    tokenizer->encode(tokens[i].content, made.rows.pieces[made.rows.known + i]);
+  for (std::size_t i = 0; i < tokens.size(); ++i) tokenizer->encode(tokens[i].content, made.rows.pieces[made.rows.known + i]);
   made.description = format("{} from id {} on: {}", plural(tokens.size(), "new token"), made.rows.known, some_of(missing));
 }
 
@@ -104,8 +103,8 @@ std::optional<NewVocabulary> grow_vocabulary(const TrainOptions& options, const 
     if (config.vocab_size > before) config.lora.base_vocab = before, config.lora.vocab = config.vocab_size;
   }
   if (config.vocab_size != before)
-    made.description += format("{}the vocabulary of the model grows from {} to {}", made.description.empty() ? "" : "; ", before,
-                               config.vocab_size);
+    made.description += format("{}the vocabulary of the model grows from {} to {}", made.description.empty() ? "" : "; ",
+                               before, config.vocab_size);
   return made;
 }
 

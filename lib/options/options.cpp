@@ -127,11 +127,10 @@ void add_vocabulary_options(OptionTable& table, TrainOptions& o) {
   table.choice<NewTokenInit>(
       "new-token-init", o.new_token_init,
       {{"mean-of-pieces", NewTokenInit::mean_of_pieces}, {"mean", NewTokenInit::mean}, {"zeros", NewTokenInit::zeros}},
-      "How rows of new tokens begin: as the mean of the rows of the tokens that the word had before, as the mean of all rows, or "
+      "How rows of new tokens begin: as the mean of the rows of the tokens that the word had before, as the mean of all rows, "
+      "or "
       "as zeros. Padding begins as the mean of all rows, or as zeros.");
-  table
-      .integer("pad-vocab-to", "N", o.pad_vocab_to, {1, 1e6},
-               "Add rows until the vocabulary of the model is a multiple of N.")
+  table.integer("pad-vocab-to", "N", o.pad_vocab_to, {1, 1e6}, "Add rows until the vocabulary of the model is a multiple of N.")
       .alias("pad-to-multiple-of")
       .unset("no rows without a token are added")
       .sets("multiple for the vocabulary");
@@ -139,7 +138,8 @@ void add_vocabulary_options(OptionTable& table, TrainOptions& o) {
     require(read.changed("new-token-init"), "new-token-init", o.grows_vocabulary(), "--add-tokens");
     if (o.grows_vocabulary() && read.given("vocab-size"))
       throw UserError(
-          "--vocab-size does not go with --add-tokens, --add-special-tokens and --pad-vocab-to (the vocabulary follows from the "
+          "--vocab-size does not go with --add-tokens, --add-special-tokens and --pad-vocab-to (the vocabulary follows from "
+          "the "
           "tokenizer); leave it out");
   });
 }
@@ -149,7 +149,8 @@ void settle_adapters(const OptionTable& table, const TrainOptions& o) {
   const bool has_rank = o.lora.rank > 0;
   if (!o.adapter.empty() && o.grows_vocabulary())
     throw UserError(
-        "--adapter does not go with --add-tokens, --add-special-tokens and --pad-vocab-to (its rows are for the tokens that it was "
+        "--adapter does not go with --add-tokens, --add-special-tokens and --pad-vocab-to (its rows are for the tokens that it "
+        "was "
         "trained with); leave them out, or merge the adapter first");
   for (const char* name : {"lora-alpha", "lora-targets", "use-rslora", "lora-rank-pattern", "lora-alpha-pattern", "lora-layers",
                            "modules-to-save"}) {
@@ -196,9 +197,9 @@ void add_adapter_options(OptionTable& table, TrainOptions& o) {
       .unset("as in PEFT, those to queries and values")
       .sets("targets of adapters");
   table
-      .numbers_by_name("lora-rank-pattern", "NAME=R,...", o.lora.ranks, "Adapters of these modules have another rank.",
-                       "from 1 to 65536",
-                       [](double rank) { return rank >= 1 && rank <= 65536 && rank == static_cast<double>(static_cast<int>(rank)); })
+      .numbers_by_name(
+          "lora-rank-pattern", "NAME=R,...", o.lora.ranks, "Adapters of these modules have another rank.", "from 1 to 65536",
+          [](double rank) { return rank >= 1 && rank <= 65536 && rank == static_cast<double>(static_cast<int>(rank)); })
       .alias("rank-pattern")
       .unset("all adapters have --lora-rank")
       .sets("ranks of adapters");
@@ -208,8 +209,7 @@ void add_adapter_options(OptionTable& table, TrainOptions& o) {
       .alias("alpha-pattern")
       .unset("all adapters have --lora-alpha")
       .sets("alphas of adapters");
-  table
-      .list("lora-layers", "N,...", o.lora_layers, "Only these blocks get adapters; the first is 0.")
+  table.list("lora-layers", "N,...", o.lora_layers, "Only these blocks get adapters; the first is 0.")
       .alias("layers-to-transform")
       .unset("all blocks get adapters")
       .sets("layers with adapters");

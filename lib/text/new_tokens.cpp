@@ -29,12 +29,14 @@ std::vector<NewToken> tokens_of_json(const std::string& text, const std::string&
     const nlohmann::json& content = one.is_object() && one.contains("content") ? one["content"] : one;
     const nlohmann::json is_special = one.is_object() ? one.value("special", nlohmann::json(special)) : nlohmann::json(special);
     if (!content.is_string() || !is_special.is_boolean())
-      throw UserError(format("{} has the entry {} (a new token is a text, or an object with \"content\" and \"special\"); "
-                             "correct it",
-                             path, json_excerpt(one)));
+      throw UserError(
+          format("{} has the entry {} (a new token is a text, or an object with \"content\" and \"special\"); "
+                 "correct it",
+                 path, json_excerpt(one)));
     if (one.is_object())
       for (const auto& [key, value] : one.items())
-        if (key != "content" && key != "special" && key != "id" && key != "__type" && value != (key == "normalized" && !is_special))
+        if (key != "content" && key != "special" && key != "id" && key != "__type" &&
+            value != (key == "normalized" && !is_special))
           throw UserError(format("{} sets {} of the token {} to {} (new tokens have only content and special); leave it out",
                                  path, key, json_excerpt(content), json_excerpt(value)));
     tokens.push_back({content, is_special});
@@ -55,7 +57,7 @@ std::vector<NewToken> tokens_between(std::string_view text, char separator, bool
 
 /// An entry of tokenizer.json or tokenizer_config.json, as transformers writes it.
 OrderedJson entry_of(const NewToken& token) {
-  return {{"content", token.content}, {"single_word", false},        {"lstrip", false},
+  return {{"content", token.content}, {"single_word", false},         {"lstrip", false},
           {"rstrip", false},          {"normalized", !token.special}, {"special", token.special}};
 }
 

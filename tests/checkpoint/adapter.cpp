@@ -66,7 +66,8 @@ BOOST_AUTO_TEST_CASE(a_config_that_describes_the_tensors_is_read) {
         R"("target_modules": "all-linear", "exclude_modules": ["k_proj", "o_proj", "mlp.up_proj", "gate_proj", "down_proj"])",
         R"("target_modules": ["q_proj", "k_proj", "v_proj"], "exclude_modules": ".*k_proj")", R"("exclude_modules": [])",
         R"("layers_to_transform": [0, 1])", R"("layers_to_transform": [0, 1], "layers_pattern": ["blocks", "layers"])",
-        R"("rank_pattern": {"q_proj": 2}, "alpha_pattern": {"layers.0.*": 3})", R"("layers_to_transform": [], "layers_pattern": null)"})
+        R"("rank_pattern": {"q_proj": 2}, "alpha_pattern": {"layers.0.*": 3})",
+        R"("layers_to_transform": [], "layers_pattern": null)"})
     BOOST_TEST(refusal(config) == "", config);
   BOOST_TEST(refusal(R"("layers_to_transform": 1)", without("layers.0")) == "");
   // As in PEFT, a whole name is a target in any block.

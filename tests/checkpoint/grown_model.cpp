@@ -75,8 +75,8 @@ BOOST_AUTO_TEST_CASE(tables_grow) {
 }
 
 BOOST_AUTO_TEST_CASE(adapters_get_the_new_rows) {
-  TransformerConfig config = with_lora(
-      llama_config(), {.rank = 2, .tokens = {42, 7, 41}, .head_tokens = {41, 42}, .base_vocab = V, .vocab = 43});
+  TransformerConfig config =
+      with_lora(llama_config(), {.rank = 2, .tokens = {42, 7, 41}, .head_tokens = {41, 42}, .base_vocab = V, .vocab = 43});
   config.validate();
   const GrownModel model(std::make_unique<FormulaSource>(), config,
                          {.known = V, .pieces = {{41, {3}}, {42, {4, 6}}}, .first_unused = V});

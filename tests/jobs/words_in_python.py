@@ -52,7 +52,7 @@ def make():
     bpe.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = tokenizers.decoders.ByteLevel()
     alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-    bpe.train_from_iterator([line] * 3, tokenizers.trainers.BpeTrainer(
+    bpe.train_from_iterator(["In the beginning God created the heaven, and the earth was without form.\n"] * 3, tokenizers.trainers.BpeTrainer(
         vocab_size=280, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False))
     bpe.add_tokens([f"filler{i}" for i in range(300 - bpe.get_vocab_size())])  # so that some tokens are added ones already
     end = "<|endoftext|>"

@@ -39,7 +39,8 @@ BOOST_AUTO_TEST_CASE(lists_and_files_are_read) {
   CHECK_CONTAINS(message_of([&] { read(file("")); }), "has no tokens (one per line, or a JSON list)");
   CHECK_CONTAINS(message_of([&] { read(file("[1]")); }), "has the entry 1 (a new token is a text");
   CHECK_CONTAINS(message_of([&] { read(file("[\"one\"")); }), "is no list of new tokens");
-  CHECK_CONTAINS(message_of([&] { read(file(R"([{"content": "two", "lstrip": true}])")); }), "sets lstrip of the token \"two\" to true");
+  CHECK_CONTAINS(message_of([&] { read(file(R"([{"content": "two", "lstrip": true}])")); }),
+                 "sets lstrip of the token \"two\" to true");
   CHECK_CONTAINS(message_of([&] { read(file("one\ntwo\none\n")); }), "has 'one' twice");
   CHECK_CONTAINS(message_of([&] { read("one,,two"); }), "has an empty one, or one that is not UTF-8");
   CHECK_CONTAINS(message_of([&] { read("absent.txt"); }), "there is no file absent.txt with new tokens");
@@ -65,5 +66,8 @@ BOOST_AUTO_TEST_CASE(tokenizers_grow) {
   BOOST_TEST(after->decode(ids) == "a frobnicate, unfrobnicated ");  // the special token is left out
   const nlohmann::json config = read_json_file(folder / "tokenizer_config.json");
   BOOST_TEST(config["added_tokens_decoder"][std::to_string(first + 1)]["special"] == true);
-  CHECK_CONTAINS(message_of([&] { with_new_tokens({{"tokenizer.model", ""}}, {{"x"}}, 3); }), "the tokenizer has no tokenizer.json");
+  CHECK_CONTAINS(message_of([&] {
+                   with_new_tokens({{"tokenizer.model", ""}}, {{"x"}}, 3);
+                 }),
+                 "the tokenizer has no tokenizer.json");
 }
