@@ -200,7 +200,7 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
   const bool is_new = !source && options.model.empty();
   if (origin.tokenizer.empty() && (origin.config.vocab_size == 256 || (is_new && has_text(options))))
     origin.tokenizer = "bytes";
-  const std::optional<NewRows> new_rows = grow(options, origin);
+  origin.new_rows = grow(options, origin);
   if (origin.checkpoint) {
     if (const auto there = origin.checkpoint->config().padding_token; origin.config.padding_token != there) {
       origin.warnings.push_back(
@@ -235,19 +235,18 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
   const bool adapts = origin.config.lora.rank > 0;
   if (adapts) open_base(options, origin);
   if (adapts && !origin.checkpoint) note_rank(origin.config, origin.warnings);
-  if (origin.pretrained && new_rows) {
-    TransformerConfig config = origin.config;  // with adapters, the new rows are theirs
-    if (!adapts) config = origin.pretrained->config(), config.vocab_size = origin.config.vocab_size;
-    origin.pretrained = std::make_unique<GrownModel>(std::move(origin.pretrained), std::move(config), *new_rows);
-  }
+  if (const std::size_t before = origin.config.lora.base_vocab; before > 0 && !origin.new_rows)  // others have the new rows
+    origin.new_rows = {.init = NewTokenInit::zeros, .known = before, .first_unused = before};
   if (origin.pretrained) {
-    Mismatch mismatch =
-        find_mismatch(*origin.pretrained, list_parameters(without_adapters(origin.config)).parameters, options.ignore_missing,
-                      "check the model options, or name the tensors that may differ with --ignore-missing "
-                      "PATTERN,...: they start with new values");
+    TransformerConfig there = without_adapters(origin.config);
+    if (origin.new_rows) there.vocab_size = origin.new_rows->first_unused;
+    Mismatch mismatch = find_mismatch(*origin.pretrained, list_parameters(there).parameters, options.ignore_missing,
+                                      "check the model options, or name the tensors that may differ with --ignore-missing "
+                                      "PATTERN,...: they start with new values");
     origin.fresh = std::move(mismatch.fresh);
     const std::vector<Parameter> all = list_parameters(origin.config).parameters;
-    for (std::size_t p = origin.fresh.size(); p < all.size(); ++p) origin.fresh.push_back(!origin.pretrained->has(all[p].name));
+    for (std::size_t p = origin.fresh.size(); p < all.size(); ++p)
+      origin.fresh.push_back(!origin.new_rows || !all[p].name.ends_with(token_rows_suffix));
     for (const std::string& line : mismatch.said) origin.warnings.push_back("--ignore-missing: " + line);
   }
   origin.model_folder = model_folder_of(options, origin);
@@ -316,6 +315,11 @@ Origin find_origin(const TrainOptions& options, Group& world) {
   origin.checkpoint = std::move(found.checkpoint);
   if (origin.grown_tokenizer) origin.tokenizer = origin.grown_tokenizer->path().string();
   if (origin.base && !options.dry_run) check_base(options, origin, world);
+  if (origin.pretrained && origin.new_rows) {
+    TransformerConfig grown = origin.config;  // with adapters, the new rows are theirs
+    if (grown.lora.rank == 0) grown = origin.pretrained->config(), grown.vocab_size = origin.config.vocab_size;
+    origin.pretrained = std::make_unique<GrownModel>(std::move(origin.pretrained), std::move(grown), *origin.new_rows);
+  }
   // Renames damaged steps whose names later saves will use. Throws if there are other steps whose names later saves will use.
   if (!options.dry_run && !options.save.none)
     agree(world, [&] {
