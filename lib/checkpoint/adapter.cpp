@@ -353,6 +353,13 @@ std::string type_text(std::optional<kernels::Quantization> type) {
   return type ? std::string(kernels::name_of(*type)) : "none";
 }
 
+/// Returns true if adapters train rows of the embedding or the head, perhaps those of new tokens.
+bool trains_tables(const TransformerConfig& config) {
+  const ParameterNames& names = find_family(config.family).names;
+  return !config.lora.tokens.empty() || !config.lora.head_tokens.empty() || trains_whole(config, names.token_table) ||
+         trains_whole(config, names.head);
+}
+
 // --- the base model with adapters ---
 
 /// A model with adapters, or the model into which they are merged.
@@ -372,6 +379,7 @@ class AdaptedModel final : public TensorSource {
     in_out_ = find_family(config_.family).weights == WeightLayout::in_out;
     adapted.lora.dropout = 0, adapted.base_type = base_type;
     config_.vocab_size = adapted.vocab_size;
+    trains_tables_ = trains_tables(adapted);
     if (!merge) config_ = adapted;
     ModelParameters all = list_parameters(adapted);
     const auto name_of = [&](int table) { return all.parameters[static_cast<std::size_t>(table)].name; };
@@ -443,9 +451,7 @@ class AdaptedModel final : public TensorSource {
                   adapter_.tensors->description());
   }
   std::string holder_of(const std::string& name) const override { return source_of(name).holder_of(name); }
-  fs::path tokenizer_folder() const override {
-    return adapter_.lora.vocab > 0 || !adapter_.lora.tokens.empty() ? adapter_.tensors->tokenizer_folder() : fs::path();
-  }
+  fs::path tokenizer_folder() const override { return trains_tables_ ? adapter_.tensors->tokenizer_folder() : fs::path(); }
   std::vector<std::string> warnings() const override { return checkpoint_ ? std::vector<std::string>() : base_->warnings(); }
   std::vector<fs::path> files() const override {
     std::vector<fs::path> all = base_->files(), more = adapter_.tensors->files();
@@ -505,7 +511,7 @@ class AdaptedModel final : public TensorSource {
   std::unique_ptr<TensorSource> base_;
   Adapter adapter_;
   std::optional<kernels::Quantization> base_type_;
-  bool merge_, in_out_;
+  bool merge_, in_out_, trains_tables_ = false;
   const CheckpointReader* checkpoint_;
   TransformerConfig config_;
   std::map<std::string, std::vector<std::pair<TableRows, std::string>>> rows_;  // of tables to merge, with their tensors
@@ -547,9 +553,8 @@ void lay_out_peft(const TensorSource& source, const ConsolidateOptions&, Written
   const ParameterNames& tables = find_family(config.family).names;
   const bool copies = ties_whole_table(config);  // PEFT reads a tied head under its own name, too
   if (copies)
-    model.tensors.push_back(*std::find_if(model.tensors.begin(), model.tensors.end(), [&](const WrittenTensor& tensor) {
-      return tensor.name == tables.token_table;
-    }));
+    model.tensors.push_back(*std::find_if(model.tensors.begin(), model.tensors.end(),
+                                          [&](const WrittenTensor& tensor) { return tensor.name == tables.token_table; }));
   for (WrittenTensor& tensor : model.tensors) {
     const bool is_copy = copies && &tensor == &model.tensors.back();
     names.emplace_back(name_prefix + (is_copy ? tables.head : tensor.name), tensor.shape);
@@ -639,7 +644,7 @@ void finish_peft(const TensorSource& source, const ConsolidateOptions&, const Wr
   else if (!lora.tokens.empty())
     out["trainable_token_indices"] = lora.tokens;
   write_text_file_durably(model.path / config_name, json_text(out, 2) + "\n");
-  if (lora.vocab > 0 || !lora.tokens.empty()) {  // the base model's tokenizer lacks the new tokens
+  if (trains_tables(config)) {  // the base model's tokenizer may lack new tokens
     done.copied_from = source.checkpoint()->folder();
     for (const TokenizerFile& file : read_tokenizer_files(done.copied_from)) {
       write_text_file_durably(model.path / file.name, file.text);

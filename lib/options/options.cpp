@@ -217,6 +217,7 @@ void add_adapter_options(OptionTable& table, TrainOptions& o) {
       .list("modules-to-save", "NAMES", o.lora.modules_to_save,
             "Also train these modules as a whole, and store them with the adapters: ends of names of modules, as in "
             "'embed_tokens,lm_head'.")
+      .alias("lora-modules-to-save")
       .unset("only adapters are trained, and the rows of new tokens")
       .sets("modules to save");
   table.flag("use-rslora", o.lora.rank_stabilized, "Scale adapters by A / sqrt(R) instead of A / R (rank-stabilized LoRA).");
