@@ -1,5 +1,5 @@
-// A model whose vocabulary has grown: the embedding and the head, or an adapter, have rows that the files do not have. Rows are computed when they
-// are read, from rows of the files only, so that all ranks and all strategies begin with the same bits.
+// A model whose vocabulary has grown: the embedding and the head, or an adapter, have rows that the files do not have. Rows are
+// computed when they are read, from rows of the files only, so that all ranks and all strategies begin with the same bits.
 #pragma once
 
 #include <cstddef>
@@ -60,7 +60,7 @@ class GrownModel final : public TensorSource {
   std::unique_ptr<TensorSource> source_;
   TransformerConfig config_;
   NewRows rows_;
-  std::size_t rows_there_;  // of the files
+  std::size_t rows_there_;                                                          // of the files
   std::map<std::string, std::pair<std::string, std::vector<std::size_t>>> tokens_;  // of the rows of adapters, with their table
   mutable std::mutex mutex_;
   mutable std::map<std::string, std::vector<float>> means_;  // by table

@@ -80,8 +80,8 @@ bool multiplies(DType type);
 struct TokenRange {
   std::int32_t first = 0, end = std::numeric_limits<std::int32_t>::max();
 };
-/// x[r,:] = scale * token_table[tokens[r] - range.first,:], if the token is in `range`. If `position_table` or `sinusoids` is not null, also adds row p of this table,
-/// where p is the token's position: positions[r], or r mod T if `positions` is null.
+/// x[r,:] = scale * token_table[tokens[r] - range.first,:], if the token is in `range`. If `position_table` or `sinusoids` is
+/// not null, also adds row p of this table, where p is the token's position: positions[r], or r mod T if `positions` is null.
 template <class E>
 void embedding_forward(Stream& stream, E* x, const std::int32_t* tokens, const E* token_table, Nullable<E> position_table,
                        std::size_t B, std::size_t T, std::size_t C, const std::int32_t* positions = nullptr, float scale = 1,

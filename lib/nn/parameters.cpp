@@ -55,6 +55,11 @@ std::size_t Lora::rank_of(std::string_view module) const {
   return static_cast<std::size_t>(number_of(ranks, module, static_cast<double>(rank)));
 }
 double Lora::alpha_of(std::string_view module) const { return number_of(alphas, module, alpha); }
+double Lora::scale_of(std::string_view module) const {
+  Lora own = *this;
+  own.rank = rank_of(module), own.alpha = alpha_of(module);
+  return own.scale();
+}
 std::size_t Lora::most_rank() const {
   std::size_t most = rank;
   for (const auto& [module, other] : ranks) most = std::max(most, static_cast<std::size_t>(other));

@@ -431,8 +431,8 @@ class StageKernels {
   /// Computes scale * input[R,in] A^T, in scratch.
   const E* adapter_hidden(const Linear& linear, const E* input) const {
     E* const hidden = scratch_values(scratch.hidden);
-    kernels::gemm(context.stream, Trans::no, Trans::yes, R(), linear.rank, linear.in, input, linear.in,
-                  weight(linear.lora_a), linear.in, hidden, linear.rank, Write::overwrite);
+    kernels::gemm(context.stream, Trans::no, Trans::yes, R(), linear.rank, linear.in, input, linear.in, weight(linear.lora_a),
+                  linear.in, hidden, linear.rank, Write::overwrite);
     return scaled(linear, hidden);
   }
   /// The gradient of input A^T, which linear_backward_parameters() computes and linear_backward_input() reads.
