@@ -8,6 +8,8 @@
 #include "checkpoint/checkpoint.hpp"
 #include "comm/mpi_session.hpp"
 #include "options/model_options.hpp"
+#include "options/model_tokenizer.hpp"
+#include "options/new_vocabulary.hpp"
 
 namespace fsdp {
 
@@ -207,7 +209,9 @@ bool recomputes_first_blocks(const PlanTableOptions& options) { return options.t
 
 PlanTable make_plan_table(const PlanTableOptions& options) {
   DeviceTraits device = traits_of(kind_to_plan_for(options.train.device), static_cast<int>(options.train.threads));
-  const TransformerConfig config = named_config(options.train, nullptr);
+  TransformerConfig config = named_config(options.train, nullptr);
+  grow_vocabulary(options.train, name_of_model_tokenizer(options.train.tokenizer, options.train.model, config.vocab_size),
+                  false, config);
   const AttentionChoice attention = plan_attention(options.train.attention_backend, config, options.train.sharding,
                                                    options.train.attention_dropout, device.kind);
   device.cudnn_head_size = attention.cudnn_head_size;

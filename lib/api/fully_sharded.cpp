@@ -283,6 +283,9 @@ TransformerDescription TransformerDescription::from_config(std::filesystem::path
   return description;
 }
 TransformerDescription& TransformerDescription::lora(Lora adapters) {
+  require_user(
+      adapters.modules_to_save.empty() && adapters.tokens.empty() && adapters.head_tokens.empty() && adapters.vocab == 0,
+      "lora() has modules_to_save or tokens (only fsdp-train trains them); leave them out");
   return lora_ = std::move(adapters), adapter_.clear(), *this;
 }
 TransformerDescription& TransformerDescription::lora(std::filesystem::path folder, double dropout) {
@@ -304,7 +307,10 @@ std::shared_ptr<const Model> TransformerDescription::build(const DeviceTraits& d
     fields[adapter_.empty() ? 1 : 2].value = adapter_.empty() ? format("{}", lora_->rank) : adapter_.string();
   }
   set_fields(table, fields);
-  if (lora_) adapters.lora.targets = lora_->targets;  // not set in the table: patterns may contain commas
+  if (lora_) {  // not set in the table: patterns may contain commas
+    adapters.lora.targets = lora_->targets, adapters.lora.layers = lora_->layers;
+    adapters.lora.ranks = lora_->ranks, adapters.lora.alphas = lora_->alphas;
+  }
   const auto unless_zero = [](std::size_t n) {
     if (n > 0) require_size("TransformerDescription", "a size of", n);
     return n > 0 ? std::optional(n) : std::nullopt;
@@ -1093,10 +1099,14 @@ void FullyShardedDataParallel::load_adapter(const std::filesystem::path& folder)
       const Parts::Selected adapters = p.select(true);
       find_mismatch(*adapter.tensors, adapters.parameters, {},
                     "give lora() the rank and targets of these adapters, or their folder");
-      if (adapter.lora.scale() != p.adapted->lora.scale())
-        throw UserError(
-            format("{} has adapters with scale {} (those of the model have scale {}); give lora() their alpha, or their folder",
-                   adapter.tensors->description(), adapter.lora.scale(), p.adapted->lora.scale()));
+      for (const Parameter& parameter : adapters.parameters) {
+        const std::string module = parameter.name.substr(0, parameter.name.find(".lora_"));
+        const double there = adapter.lora.scale_of(module), here = p.adapted->lora.scale_of(module);
+        if (there != here)
+          throw UserError(format(
+              "{} has adapters with scale {} (those of the model have scale {}); give lora() their alpha, or their folder",
+              adapter.tensors->description(), there, here));
+      }
       require_base(*adapter.tensors, adapter.base_sum, p.engine.base->sum, p.engine.base->path);
       std::vector<std::string> warnings;
       adapter.compare_base_type(p.adapted->base_type, &warnings);

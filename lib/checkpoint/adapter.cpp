@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <regex>
@@ -23,6 +24,7 @@
 #include "kernels/quantized.hpp"
 #include "nn/families.hpp"
 #include "text/json_reader.hpp"
+#include "text/tokenizer_files.hpp"
 
 namespace fsdp {
 
@@ -75,6 +77,9 @@ class PeftFolder final : public TensorSource {
   std::size_t bytes_read() const override { return bytes_read_; }
   std::string description() const override { return format("PEFT folder {}", folder_.string()); }
   std::vector<fs::path> files() const override { return {folder_ / config_name, folder_ / weights_name}; }
+  fs::path tokenizer_folder() const override { return folder_; }
+  /// Leaves out a tensor, if it is there.
+  void leave_out(const std::string& name) { tensors_.erase(name); }
   std::string base_type() const { return file_.metadata(type_key); }
   std::optional<std::uint64_t> base_sum() const {
     const std::string text = file_.metadata(sum_key);
@@ -140,13 +145,22 @@ void require_described(const fs::path& path, const std::map<std::string, int>& b
     refuse(path, "layers_to_transform", "PEFT takes it only with a list of target_modules");
   const auto is_target = modules_named(path, config, "target_modules"),
              is_left_out = modules_named(path, config, "exclude_modules");
+  json lists = config.value("layers_pattern", json());  // of the list of blocks, as "layers" or "h"
+  if (!is_off(lists) && !lists.is_array()) lists = json::array({lists});
+  const auto is_in_list = [&](const std::string& module) {
+    return is_off(lists) || std::any_of(lists.begin(), lists.end(), [&](const json& list) {
+             return list.is_string() &&
+                    format(".{}", module).find(format(".{}.", list.get<std::string>())) != std::string::npos;
+           });
+  };
   const auto has = [](const json& list, const json& one) { return std::find(list.begin(), list.end(), one) != list.end(); };
   std::vector<std::string> missing, surplus;
   for (const auto& [module, block] : blocks) {
     const bool is_described =
         !is_left_out(module) &&
-        (targets == "all-linear" ? block >= 0
-                                 : is_target(module) && (is_off(layers) || has(layers, block) || has(targets, module)));
+        (targets == "all-linear"
+             ? block >= 0
+             : is_target(module) && (is_off(layers) || (has(layers, block) && is_in_list(module)) || has(targets, module)));
     if (is_described && block < 0) refuse(path, "adapters of " + module, only_projections);
     if (is_described != with_adapters.contains(module)) (is_described ? missing : surplus).push_back(module);
   }
@@ -160,6 +174,94 @@ void require_described(const fs::path& path, const std::map<std::string, int>& b
         format("{} does not describe the adapters in {} ({}); save the adapter with PEFT again, or correct target_modules, "
                "layers_to_transform and exclude_modules",
                path.string(), weights_name, fmt::join(problems, "; ")));
+}
+
+/// Returns which module a key of rank_pattern or alpha_pattern means: the end of its name, or a regular expression for it
+/// (PEFT's get_pattern_key()).
+std::function<bool(const std::string&)> modules_of_key(const fs::path& path, const std::string& key) {
+  if (key.find_first_of("\\^$*+?()[]{}|") == key.npos)
+    return [key](const std::string& module) { return is_target(key, module); };
+  return modules_named(path, {{"the pattern", "(.*\\.)?(" + (key.starts_with("^") ? key.substr(1) : key) + ")"}},
+                       "the pattern");
+}
+
+/// Reads rank_pattern or alpha_pattern: the number of each module that a key means. The first key that means a module counts.
+std::vector<std::pair<std::string, double>> read_pattern(const fs::path& path, const nlohmann::ordered_json& config,
+                                                         const char* name, const std::set<std::string>& modules, double least) {
+  std::map<std::string, double> numbers;
+  const nlohmann::ordered_json pattern = config.value(name, nlohmann::ordered_json::object());
+  if (!pattern.is_null() && !pattern.is_object()) refuse(path, format("{} {}", name, pattern.dump()), "it is an object");
+  for (const auto& [key, value] : pattern.items()) {
+    if (!value.is_number() || !(value.get<double>() >= least && value.get<double>() <= 65536))
+      throw UserError(format("{} is damaged ({} of {} is {}); copy it again", path.string(), name, key, value.dump()));
+    const auto is_meant = modules_of_key(path, key);
+    for (const std::string& module : modules)
+      if (is_meant(module)) numbers.emplace(module, value.get<double>());
+  }
+  return {numbers.begin(), numbers.end()};
+}
+
+/// Reads the tokens whose rows of a table an adapter trains.
+std::vector<std::size_t> read_tokens(const fs::path& path, const json& list) {
+  try {
+    for (const json& one : list)
+      if (!one.is_number_unsigned() || one.get<std::uint64_t>() > std::numeric_limits<std::int32_t>::max())
+        throw std::exception();
+    return list.get<std::vector<std::size_t>>();
+  } catch (const std::exception&) {
+    refuse(path, format("trainable_token_indices {}", json_excerpt(list)), "token numbers, in a list or by module, are read");
+  }
+}
+
+/// Reads what adapter_config.json says of the embedding, the head and whole modules; `tensors` are those of the folder.
+void read_tables(const fs::path& path, const json& config, const TransformerConfig& base, PeftFolder& tensors, Lora& lora,
+                 std::vector<std::string>* warnings) {
+  const ParameterNames& names = find_family(base.family).names;
+  const std::string embedding = module_of(names.token_table), head = module_of(names.head);
+  const json tokens = config.value("trainable_token_indices", json());
+  if (tokens.is_object()) {
+    for (const auto& [module, list] : tokens.items())
+      if (is_target(module, embedding))
+        lora.tokens = read_tokens(path, list);
+      else if (is_target(module, head))
+        lora.head_tokens = read_tokens(path, list);
+      else
+        refuse(path, "trainable_token_indices of " + module, "only the embedding and the head have rows of tokens");
+  } else if (!is_off(tokens)) {
+    lora.tokens = read_tokens(path, tokens);
+  }
+  if (base.tied_embeddings && !lora.head_tokens.empty() && lora.head_tokens != lora.tokens)
+    refuse(path, "other trainable_token_indices for the head than for the embedding", "this model ties the two");
+  const json whole = config.value("modules_to_save", json());
+  if (!is_off(whole)) {
+    if (!whole.is_array() || !std::all_of(whole.begin(), whole.end(), [](const json& one) { return one.is_string(); }))
+      refuse(path, format("modules_to_save {}", json_excerpt(whole)), "a list of names is read");
+    lora.modules_to_save = whole.get<std::vector<std::string>>();
+  }
+  TransformerConfig adapted = base;
+  adapted.lora = lora;
+  const bool saves_table = trains_whole(adapted, names.token_table) || trains_whole(adapted, names.head);
+  if (base.tied_embeddings && saves_table && config.value("ensure_weight_tying", json()) != json(true))
+    refuse(path, format("modules_to_save {} without ensure_weight_tying", json_excerpt(whole)),
+           "the embedding and the head would no longer be tied");
+  // Copies that PEFT writes of tied tensors, and of tables that were resized before training.
+  if (base.tied_embeddings) {
+    lora.head_tokens.clear();
+    tensors.leave_out(head + token_rows_suffix);
+    if (saves_table) tensors.leave_out(names.head);
+  }
+  for (const std::string& module : {embedding, head})
+    if (const std::string copy = module + ".token_adapter.base_layer.weight"; tensors.has(copy)) {
+      if (warnings && !(base.tied_embeddings && module == head))
+        warnings->push_back(format("{} is not read from {}: the rows of the base model are used", copy, weights_name));
+      tensors.leave_out(copy);
+    }
+  std::size_t vocab = base.vocab_size;
+  for (const std::vector<std::size_t>* const list : {&lora.tokens, &lora.head_tokens})
+    for (const std::size_t token : *list) vocab = std::max(vocab, token + 1);
+  for (const std::string& table : {names.token_table, names.head})
+    if (tensors.has(table) && tensors.shape(table).size() == 2) vocab = std::max(vocab, tensors.shape(table)[0]);
+  if (vocab > base.vocab_size) lora.base_vocab = base.vocab_size, lora.vocab = vocab;
 }
 
 /// Reads adapter_config.json, except the modules that it describes. Every key that could change results is read or refused.
@@ -178,11 +280,22 @@ Lora lora_of_config(const fs::path& path, const json& config) {
   if (const json start = config.value("init_lora_weights", json(true));
       !start.is_boolean() && start != "gaussian" && start != "orthogonal" && start != "eva")
     refuse(path, format("init_lora_weights {}", json_excerpt(start)), "such adapters may go with a changed base model");
-  constexpr std::string_view read[] = {"peft_type",  "bias",         "init_lora_weights", "r",
-                                       "lora_alpha", "lora_dropout", "use_rslora"};
+  constexpr std::string_view read[] = {"peft_type",
+                                       "bias",
+                                       "r",
+                                       "init_lora_weights",
+                                       "lora_alpha",
+                                       "lora_dropout",
+                                       "use_rslora",
+                                       "rank_pattern",
+                                       "alpha_pattern",
+                                       "trainable_token_indices",
+                                       "modules_to_save",
+                                       "ensure_weight_tying"};
   constexpr std::string_view without_effect[] = {
-      "task_type",      "auto_mapping",    "peft_version",   "base_model_name_or_path", "revision",      "inference_mode",
-      "target_modules", "exclude_modules", "fan_in_fan_out", "layers_to_transform",     "megatron_core", "qalora_group_size"};
+      "task_type",      "auto_mapping",   "peft_version",     "base_model_name_or_path", "revision",
+      "inference_mode", "target_modules", "exclude_modules",  "fan_in_fan_out",          "layers_to_transform",
+      "layers_pattern", "megatron_core",  "qalora_group_size"};
   const auto is_in = [](const auto& keys, const std::string& key) {
     return std::find(std::begin(keys), std::end(keys), key) != std::end(keys);
   };
@@ -199,7 +312,8 @@ Lora lora_of_config(const fs::path& path, const json& config) {
           .rank_stabilized = stabilized == json(true)};
 }
 
-Adapter open_peft(const fs::path& folder, std::vector<std::string>* warnings, Verify verify) {
+Adapter open_peft(const fs::path& folder, const TransformerConfig& base_config, std::vector<std::string>* warnings,
+                  Verify verify) {
   const fs::path path = folder / config_name;
   const json config = read_json_object(path);
   Adapter adapter = {lora_of_config(path, config), nullptr, {}};
@@ -208,8 +322,13 @@ Adapter open_peft(const fs::path& folder, std::vector<std::string>* warnings, Ve
                            folder.string(), weights_name));
   auto tensors = std::make_unique<PeftFolder>(folder, verify);
   std::set<std::string> modules;
-  for (const std::string& name : tensors->names()) modules.insert(name.substr(0, name.find(".lora_")));
+  for (const std::string& name : tensors->names())
+    if (const std::size_t end = name.find(".lora_"); end != std::string::npos) modules.insert(name.substr(0, end));
   adapter.lora.targets.assign(modules.begin(), modules.end());
+  const auto ordered = read_json_object<nlohmann::ordered_json>(path);
+  adapter.lora.ranks = read_pattern(path, ordered, "rank_pattern", modules, 1);
+  adapter.lora.alphas = read_pattern(path, ordered, "alpha_pattern", modules, 1e-30);
+  read_tables(path, config, base_config, *tensors, adapter.lora, warnings);
   adapter.base_sum = tensors->base_sum(), adapter.base_type = tensors->base_type();
   if (warnings && !adapter.base_sum) {
     const json base = config.value("base_model_name_or_path", json()), revision = config.value("revision", json());
@@ -222,15 +341,23 @@ Adapter open_peft(const fs::path& folder, std::vector<std::string>* warnings, Ve
   return adapter;
 }
 
-std::vector<Parameter> adapter_parameters(TransformerConfig base, const Lora& lora) {
-  base.lora = lora;
-  std::vector<Parameter> all = list_parameters(base).parameters;
+std::vector<Parameter> adapter_parameters(const TransformerConfig& base, const Lora& lora) {
+  const TransformerConfig adapted = with_lora(base, lora);
+  adapted.validate();
+  std::vector<Parameter> all = list_parameters(adapted).parameters;
   std::erase_if(all, [](const Parameter& parameter) { return !parameter.is_adapter; });
   return all;
 }
 
 std::string type_text(std::optional<kernels::Quantization> type) {
   return type ? std::string(kernels::name_of(*type)) : "none";
+}
+
+/// Returns true if adapters train rows of the embedding or the head, perhaps those of new tokens.
+bool trains_tables(const TransformerConfig& config) {
+  const ParameterNames& names = find_family(config.family).names;
+  return !config.lora.tokens.empty() || !config.lora.head_tokens.empty() || trains_whole(config, names.token_table) ||
+         trains_whole(config, names.head);
 }
 
 // --- the base model with adapters ---
@@ -248,12 +375,21 @@ class AdaptedModel final : public TensorSource {
         merge_(merge),
         checkpoint_(checkpoint),
         config_(base_->config()) {
-    TransformerConfig adapted = config_;
+    TransformerConfig adapted = with_lora(config_, adapter_.lora);
     in_out_ = find_family(config_.family).weights == WeightLayout::in_out;
-    adapted.lora = adapter_.lora, adapted.lora.dropout = 0, adapted.base_type = base_type;
+    adapted.lora.dropout = 0, adapted.base_type = base_type;
+    config_.vocab_size = adapted.vocab_size;
+    trains_tables_ = trains_tables(adapted);
     if (!merge) config_ = adapted;
-    for (const Parameter& parameter : list_parameters(adapted).parameters)
-      if (merge && parameter.name.ends_with(a_suffix))
+    ModelParameters all = list_parameters(adapted);
+    const auto name_of = [&](int table) { return all.parameters[static_cast<std::size_t>(table)].name; };
+    for (const auto& [table, rows] : {std::pair(all.head, &all.head_rows), std::pair(all.token_table, &all.embedding_rows)})
+      if (merge && rows->size() > 1)
+        for (const TableRows& some : *rows) rows_[name_of(table)].emplace_back(some, name_of(some.parameter));
+    for (const Parameter& parameter : all.parameters)
+      if (parameter.is_adapter && base_->has(parameter.name))
+        whole_.insert(parameter.name);
+      else if (merge && parameter.name.ends_with(a_suffix))
         merged_.insert(module_of(module_of(parameter.name)) + ".weight");
       else if (merge && parameter.quantized)
         quantized_.emplace(parameter.name, parameter);
@@ -263,16 +399,30 @@ class AdaptedModel final : public TensorSource {
   std::vector<std::string> names() const override {
     std::vector<std::string> all = base_->names();
     if (!merge_)
-      for (std::string& name : adapter_.tensors->names()) all.push_back(std::move(name));
+      for (std::string& name : adapter_.tensors->names())
+        if (!whole_.contains(name)) all.push_back(std::move(name));
     return all;
   }
   bool has_state(const std::string& state, const std::string& name) const override {
     return state == parameters_state && source_of(name).has(name);
   }
   Shape state_shape(const std::string& state, const std::string& name) const override {
+    if (rows_.contains(name)) return {config_.vocab_size, config_.width};
     return source_of(name).state_shape(state, name);
   }
   void read_state(const std::string& state, const std::string& name, Range range, float* out) const override {
+    if (const auto found = rows_.find(name); found != rows_.end()) {
+      const std::size_t C = config_.width;
+      for (const auto& [rows, from] : found->second) {
+        const std::size_t first = std::max(range.begin, rows.first * C),
+                          end = std::min(range.end, (rows.first + rows.count) * C);
+        if (first >= end) continue;
+        const std::size_t there = rows.row * C + first - rows.first * C;
+        (from == name ? *base_ : *adapter_.tensors)
+            .read_state(state, from, {there, there + end - first}, out + (first - range.begin));
+      }
+      return;
+    }
     const auto quantized = quantized_.find(name);
     if (quantized == quantized_.end()) source_of(name).read_state(state, name, range, out);
     if (quantized == quantized_.end() && !merged_.contains(name)) return;
@@ -282,7 +432,7 @@ class AdaptedModel final : public TensorSource {
     if (!merged_.contains(name)) return;
     // Element e of a weight is W[o,i], at o * in + i or, if it is stored transposed, at i * out + o. In both cases its change
     // is that of row e / columns of one matrix and column e % columns of the other one.
-    const std::size_t rank = adapter_.lora.rank, columns = in_out_ ? current_.out : current_.in;
+    const std::size_t rank = current_.rank, columns = in_out_ ? current_.out : current_.in;
     for (std::size_t at = range.begin; at < range.end;) {
       const std::size_t row = at / columns, first = at % columns, end = std::min(columns, first + (range.end - at));
       float* const to = out + (at - range.begin);
@@ -301,6 +451,7 @@ class AdaptedModel final : public TensorSource {
                   adapter_.tensors->description());
   }
   std::string holder_of(const std::string& name) const override { return source_of(name).holder_of(name); }
+  fs::path tokenizer_folder() const override { return trains_tables_ ? adapter_.tensors->tokenizer_folder() : fs::path(); }
   std::vector<std::string> warnings() const override { return checkpoint_ ? std::vector<std::string>() : base_->warnings(); }
   std::vector<fs::path> files() const override {
     std::vector<fs::path> all = base_->files(), more = adapter_.tensors->files();
@@ -310,13 +461,13 @@ class AdaptedModel final : public TensorSource {
 
  private:
   const TensorSource& source_of(const std::string& name) const {
-    return !merge_ && adapter_.tensors->has(name) ? *adapter_.tensors : *base_;
+    return whole_.contains(name) || (!merge_ && adapter_.tensors->has(name)) ? *adapter_.tensors : *base_;
   }
 
   /// What is read to merge one weight; b is multiplied by the scale.
   struct Matrices {
     std::string name;  // of the weight
-    std::size_t in = 0, out = 0;
+    std::size_t rank = 0, in = 0, out = 0;
     std::vector<float> a, b, b_columns;  // [rank,in], [out,rank], [rank,out]
     Buffer base;                         // the quantized weight
   };
@@ -347,10 +498,10 @@ class AdaptedModel final : public TensorSource {
     }
     current_.name = name;
     if (!merged_.contains(name)) return;
-    const std::size_t rank = adapter_.lora.rank;
+    const std::size_t rank = current_.rank = adapter_.tensors->shape(module + a_suffix)[0];
     current_.a = matrix(a_suffix), current_.b = matrix(b_suffix);
     current_.in = current_.a.size() / rank, current_.out = current_.b.size() / rank;
-    for (float& value : current_.b) value *= static_cast<float>(adapter_.lora.scale());
+    for (float& value : current_.b) value *= static_cast<float>(adapter_.lora.scale_of(module));
     if (!in_out_) return;
     current_.b_columns.resize(current_.b.size());
     for (std::size_t o = 0; o < current_.out; ++o)
@@ -360,11 +511,13 @@ class AdaptedModel final : public TensorSource {
   std::unique_ptr<TensorSource> base_;
   Adapter adapter_;
   std::optional<kernels::Quantization> base_type_;
-  bool merge_, in_out_;
+  bool merge_, in_out_, trains_tables_ = false;
   const CheckpointReader* checkpoint_;
   TransformerConfig config_;
-  std::set<std::string> merged_;                // weights that have an adapter
-  std::map<std::string, Parameter> quantized_;  // weights that are quantized in training
+  std::map<std::string, std::vector<std::pair<TableRows, std::string>>> rows_;  // of tables to merge, with their tensors
+  std::set<std::string> whole_;                                                 // parameters that are trained as a whole
+  std::set<std::string> merged_;                                                // weights that have an adapter
+  std::map<std::string, Parameter> quantized_;                                  // weights that are quantized in training
   mutable std::mutex mutex_;
   mutable Matrices current_;
 };
@@ -389,11 +542,22 @@ Adapter adapter_of(std::unique_ptr<CheckpointReader> checkpoint) {
 
 // --- writing PEFT's folder ---
 
+bool ties_whole_table(const TransformerConfig& config) {
+  return config.tied_embeddings && trains_whole(config, find_family(config.family).names.token_table);
+}
+
 void lay_out_peft(const TensorSource& source, const ConsolidateOptions&, WrittenModel& model) {
   std::vector<std::pair<std::string, Shape>> names;
   std::vector<WrittenTensor*> tensors;
+  const TransformerConfig config = source.config();
+  const ParameterNames& tables = find_family(config.family).names;
+  const bool copies = ties_whole_table(config);  // PEFT reads a tied head under its own name, too
+  if (copies)
+    model.tensors.push_back(*std::find_if(model.tensors.begin(), model.tensors.end(),
+                                          [&](const WrittenTensor& tensor) { return tensor.name == tables.token_table; }));
   for (WrittenTensor& tensor : model.tensors) {
-    names.emplace_back(name_prefix + tensor.name, tensor.shape);
+    const bool is_copy = copies && &tensor == &model.tensors.back();
+    names.emplace_back(name_prefix + (is_copy ? tables.head : tensor.name), tensor.shape);
     tensors.push_back(&tensor);
   }
   model.add_file(weights_name,
@@ -403,14 +567,38 @@ void lay_out_peft(const TensorSource& source, const ConsolidateOptions&, Written
                  tensors);
 }
 
+std::string last_part(const std::string& module) { return module.substr(module.rfind('.') + 1); }
+
+/// The numbers of modules with adapters, where they are not `usual`, by the last part of the modules' names or, if modules with
+/// this last part differ, by their names.
+json pattern_of(const TransformerConfig& config, double usual, const std::function<double(const std::string&)>& number_of) {
+  std::map<std::string, std::map<std::string, double>> by_part;
+  for (const Parameter& parameter : list_parameters(config).parameters)
+    if (parameter.name.ends_with(a_suffix)) {
+      const std::string module = module_of(module_of(parameter.name));
+      by_part[last_part(module)][module] = number_of(module);
+    }
+  json pattern = json::object();
+  const auto write = [&](const std::string& name, double number) {
+    if (number != usual) pattern[name] = number == std::floor(number) ? json(static_cast<std::int64_t>(number)) : json(number);
+  };
+  for (const auto& [part, modules] : by_part) {
+    const double first = modules.begin()->second;
+    if (std::all_of(modules.begin(), modules.end(), [&](const auto& one) { return one.second == first; }))
+      write(part, first);
+    else
+      for (const auto& [module, number] : modules) write(module, number);
+  }
+  return pattern;
+}
+
 /// The names for PEFT's target_modules, which mean all modules whose names they are or end: the last parts of the modules'
 /// names or, if these would mean other modules, too, the whole names.
 std::vector<std::string> target_modules(const TransformerConfig& config) {
-  const auto last_part = [](const std::string& module) { return module.substr(module.rfind('.') + 1); };
   std::set<std::string> chosen, all, last_parts;  // modules with adapters, all projections
   for (const Parameter& parameter : list_parameters(config).parameters)
-    if (parameter.is_adapter)
-      chosen.insert(parameter.name.substr(0, parameter.name.find(".lora_")));
+    if (const std::size_t end = parameter.name.find(".lora_"); end != std::string::npos)
+      chosen.insert(parameter.name.substr(0, end));
     else if (parameter.block >= 0 && parameter.shape.size() == 2)  // a projection
       all.insert(module_of(parameter.name));
   for (const std::string& module : chosen) last_parts.insert(last_part(module));
@@ -419,7 +607,7 @@ std::vector<std::string> target_modules(const TransformerConfig& config) {
   return {last_parts.begin(), last_parts.end()};
 }
 
-void finish_peft(const TensorSource& source, const ConsolidateOptions&, const WrittenModel& model, Consolidated&) {
+void finish_peft(const TensorSource& source, const ConsolidateOptions&, const WrittenModel& model, Consolidated& done) {
   const TransformerConfig config = source.config();
   const Lora& lora = config.lora;
   const bool is_integer = lora.alpha == std::floor(lora.alpha) && lora.alpha < 1e15;
@@ -435,11 +623,34 @@ void finish_peft(const TensorSource& source, const ConsolidateOptions&, const Wr
     out["lora_alpha"] = lora.alpha;
   out["lora_dropout"] = lora.dropout;
   out["use_rslora"] = lora.rank_stabilized;
-  out["target_modules"] = target_modules(config);
+  TransformerConfig all_layers = config;
+  all_layers.lora.layers.clear();
+  const std::vector<std::string> names = target_modules(all_layers);
+  const bool by_layer = !lora.layers.empty() && names.front().find('.') == std::string::npos;
+  out["target_modules"] = by_layer ? names : target_modules(config);
+  if (by_layer) out["layers_to_transform"] = lora.layers;
+  out["rank_pattern"] = pattern_of(config, static_cast<double>(lora.rank),
+                                   [&](const std::string& module) { return static_cast<double>(lora.rank_of(module)); });
+  out["alpha_pattern"] = pattern_of(config, lora.alpha, [&](const std::string& module) { return lora.alpha_of(module); });
   out["fan_in_fan_out"] = find_family(config.family).weights == WeightLayout::in_out;
   out["bias"] = "none";
-  out["modules_to_save"] = nullptr;
+  const ParameterNames& tables = find_family(config.family).names;
+  const std::string embedding = last_part(module_of(tables.token_table)), head = last_part(module_of(tables.head));
+  std::set<std::string> whole(lora.modules_to_save.begin(), lora.modules_to_save.end());
+  if (ties_whole_table(config)) whole.insert(embedding), whole.erase(head), out["ensure_weight_tying"] = true;
+  out["modules_to_save"] = whole.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(whole);
+  if (!lora.head_tokens.empty())
+    out["trainable_token_indices"] = {{embedding, lora.tokens}, {head, lora.head_tokens}};
+  else if (!lora.tokens.empty())
+    out["trainable_token_indices"] = lora.tokens;
   write_text_file_durably(model.path / config_name, json_text(out, 2) + "\n");
+  if (trains_tables(config)) {  // the base model's tokenizer may lack new tokens
+    done.copied_from = source.checkpoint()->folder();
+    for (const TokenizerFile& file : read_tokenizer_files(done.copied_from)) {
+      write_text_file_durably(model.path / file.name, file.text);
+      done.copied.push_back(file.name);
+    }
+  }
   sync_folder(model.path);
 }
 
@@ -458,7 +669,7 @@ constexpr ModelFormat peft_row = {
     .check = check_peft,
     .lay_out = lay_out_peft,
     .finish = finish_peft,
-    .is_file = [](const std::string& name) { return name == config_name || name == weights_name; },
+    .is_file = [](const std::string& name) { return name == config_name || name == weights_name || is_tokenizer_file(name); },
 };
 
 }  // namespace
@@ -494,7 +705,7 @@ Adapter open_adapter(const fs::path& given, const TransformerConfig& base, std::
     if (weights == Weights::average)
       throw UserError(format("{} has no average of the weights (it is a folder of PEFT); leave out `weights of the average`",
                              path.string()));
-    adapter = open_peft(path, warnings, verify);
+    adapter = open_peft(path, base, warnings, verify);
   } else {
     auto checkpoint = open_checkpoint(path, warnings, verify, weights);
     if (!checkpoint->header().base)
@@ -506,6 +717,11 @@ Adapter open_adapter(const fs::path& given, const TransformerConfig& base, std::
   const ParameterNames& names = find_family(base.family).names;
   std::map<std::string, int> blocks = {{module_of(names.head), -1}};  // of each module with a matrix
   std::set<std::string> parameters, with_adapters;
+  const auto is_whole = [&](const std::string& name) {
+    const auto& whole = adapter.lora.modules_to_save;
+    return trains_whole(with_lora(base, adapter.lora), name) ||
+           std::any_of(whole.begin(), whole.end(), [&](const std::string& module) { return is_part_of(name, module); });
+  };
   for (const Parameter& parameter : list_parameters(without_adapters(base)).parameters) {
     parameters.insert(parameter.name);
     if (parameter.shape.size() == 2) blocks[module_of(parameter.name)] = parameter.block;
@@ -519,6 +735,10 @@ Adapter open_adapter(const fs::path& given, const TransformerConfig& base, std::
       throw UserError(
           format("{} has adapters of another model (its tensor {} is for a module that the base model does not have); {}",
                  adapter.tensors->description(), name, remedy));
+    const bool is_table =
+        found != blocks.end() && (found->first == module_of(names.head) || found->first == module_of(names.token_table));
+    if (is_table && name == found->first + token_rows_suffix) continue;
+    if (parameters.contains(name) && is_whole(name)) continue;
     if (module == name || found->second < 0)
       refuse(adapter.tensors->description(),
              found != blocks.end() && found->second < 0 ? "adapters of " + found->first : "the tensor " + name,

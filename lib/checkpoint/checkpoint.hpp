@@ -178,6 +178,7 @@ class CheckpointReader : public TensorSource {
   const CheckpointReader* checkpoint() const final { return this; }
   virtual const CheckpointHeader& header() const = 0;
   virtual const std::filesystem::path& folder() const = 0;
+  std::filesystem::path tokenizer_folder() const final { return folder(); }
   /// The total size of the checkpoint's files, in bytes.
   virtual std::size_t file_bytes() const = 0;
   virtual bool was_trained(const std::string& name) const = 0;

@@ -355,7 +355,11 @@ fs::path take_tokenizer(const CheckpointReader& source, const fs::path& model, j
     if (kind_of(folder / "config.json") == PathKind::missing) return copy_by_hand("it no longer exists");
     theirs = read_json_object(folder / "config.json");
     const std::size_t vocabulary = config_from_json(theirs).vocab_size;
-    if (vocabulary != source.config().vocab_size)
+    // A tokenizer that has grown keeps the ids of its special tokens.
+    const bool has_grown =
+        vocabulary < source.config().vocab_size && has_tokenizer(source.folder()) && has_tokenizer(folder) &&
+        open_tokenizer(source.folder().string())->special_tokens() == open_tokenizer(folder.string())->special_tokens();
+    if (vocabulary != source.config().vocab_size && !has_grown)
       return copy_by_hand(
           format("its vocabulary has {} tokens, but this model's has {}", vocabulary, source.config().vocab_size));
   } catch (const UserError& other) {

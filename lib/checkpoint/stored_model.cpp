@@ -49,15 +49,40 @@ std::vector<Parameter> read_layers(const nlohmann::json& config, const std::stri
 
 Lora read_lora(const nlohmann::json& config, const std::string& what) {
   try {  // nlohmann checks every access
-    const Lora lora = {.rank = config.at("r"),
-                       .alpha = config.at("lora_alpha"),
-                       .dropout = config.at("lora_dropout"),
-                       .rank_stabilized = config.at("use_rslora"),
-                       .targets = config.at("target_modules")};
+    Lora lora = {.rank = config.at("r"),
+                 .alpha = config.at("lora_alpha"),
+                 .dropout = config.at("lora_dropout"),
+                 .rank_stabilized = config.at("use_rslora"),
+                 .targets = config.at("target_modules")};
+    const auto read = [&](const char* key, auto& field) {  // keys that are only there if they change something
+      if (config.contains(key)) config[key].get_to(field);
+    };
+    read("rank_pattern", lora.ranks), read("alpha_pattern", lora.alphas), read("layers_to_transform", lora.layers);
+    read("modules_to_save", lora.modules_to_save), read("trainable_token_indices", lora.tokens);
+    read("trainable_head_indices", lora.head_tokens), read("base_vocab_size", lora.base_vocab);
+    if (lora.base_vocab > 0) config.at("vocab_size").get_to(lora.vocab);
+    for (const auto& [name, rank] : lora.ranks)
+      if (!(rank >= 1 && rank <= 65536)) throw std::out_of_range("a rank");
     if (lora.rank > 0 && lora.rank <= 65536 && lora.alpha > 0 && lora.dropout >= 0 && lora.dropout < 1) return lora;
   } catch (const std::exception&) {
   }
   throw UserError(format("{} describes impossible adapters; use another file", what));
+}
+
+nlohmann::json lora_json(const Lora& lora) {
+  nlohmann::json out = {{"r", lora.rank},
+                        {"lora_alpha", lora.alpha},
+                        {"lora_dropout", lora.dropout},
+                        {"use_rslora", lora.rank_stabilized},
+                        {"target_modules", lora.targets}};
+  const auto write = [&](const char* key, const auto& list) {
+    if (!list.empty()) out[key] = list;
+  };
+  write("rank_pattern", lora.ranks), write("alpha_pattern", lora.alphas), write("layers_to_transform", lora.layers);
+  write("modules_to_save", lora.modules_to_save), write("trainable_token_indices", lora.tokens);
+  write("trainable_head_indices", lora.head_tokens);
+  if (lora.base_vocab > 0) out["base_vocab_size"] = lora.base_vocab, out["vocab_size"] = lora.vocab;
+  return out;
 }
 
 kernels::Quantization read_base_type(const nlohmann::json& name, const std::string& what) {
@@ -97,12 +122,7 @@ std::vector<Parameter> StoredModel::parameters() const {
 nlohmann::json StoredModel::to_json() const {
   if (is_transformer()) {
     nlohmann::json config = config_to_json(config_);
-    if (const Lora& lora = config_.lora; lora.rank > 0)
-      config[lora_key] = {{"r", lora.rank},
-                          {"lora_alpha", lora.alpha},
-                          {"lora_dropout", lora.dropout},
-                          {"use_rslora", lora.rank_stabilized},
-                          {"target_modules", lora.targets}};
+    if (const Lora& lora = config_.lora; lora.rank > 0) config[lora_key] = lora_json(lora);
     if (config_.base_type) config[base_type_key] = kernels::name_of(*config_.base_type);
     return config;
   }

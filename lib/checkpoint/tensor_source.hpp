@@ -47,6 +47,8 @@ class TensorSource {
   virtual std::string holder_of(const std::string&) const { return description(); }
   /// The files with the model and its tensors, for require_same_files() (engine/same_files.hpp).
   virtual std::vector<std::filesystem::path> files() const { return {}; }
+  /// The folder that may have a copy of the tokenizer with which the tensors were trained; empty if there is none.
+  virtual std::filesystem::path tokenizer_folder() const { return {}; }
   /// Messages about parts of the files that are not used.
   virtual std::vector<std::string> warnings() const { return {}; }
 

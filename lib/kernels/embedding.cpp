@@ -13,18 +13,18 @@ namespace fsdp::kernels {
 template <class E>
 void embedding_forward(Stream& stream, E* x, const std::int32_t* tokens, const E* token_table, Nullable<E> position_table,
                        std::size_t B, std::size_t T, std::size_t C, const std::int32_t* positions, float scale,
-                       const float* sinusoids) {
-  launch(stream, EmbeddingForward<E>{x, tokens, token_table, position_table, T, C, positions, scale, sinusoids}, B * T);
+                       const float* sinusoids, TokenRange range) {
+  launch(stream, EmbeddingForward<E>{x, tokens, token_table, position_table, T, C, positions, scale, sinusoids, range}, B * T);
 }
 
 template <class E>
 void embedding_backward(Stream& stream, float* d_token_table, const E* dx, const std::int32_t* tokens, std::size_t R,
-                        std::size_t C, std::size_t V, Write write, float scale, std::int32_t skipped) {
+                        std::size_t C, std::size_t V, Write write, float scale, std::int32_t skipped, TokenRange range) {
   if (write == Write::overwrite) fill_zero(stream, d_token_table, V * C);
   if (grain_of(stream.kind()).row_for_each_token)
-    launch(stream, EmbeddingBackwardByToken<E>{d_token_table, dx, tokens, R, C, scale, skipped}, R);
+    launch(stream, EmbeddingBackwardByToken<E>{d_token_table, dx, tokens, R, C, scale, skipped, range}, R);
   else
-    launch(stream, EmbeddingBackward<E>{d_token_table, dx, tokens, R, C, scale, skipped},
+    launch(stream, EmbeddingBackward<E>{d_token_table, dx, tokens, R, C, scale, skipped, range},
            (C + EmbeddingBackward<E>::block - 1) / EmbeddingBackward<E>::block);
 }
 
@@ -54,9 +54,9 @@ void add_noise(Stream& stream, E* x, std::size_t R, std::size_t C, const Embeddi
 
 #define FSDP_INSTANTIATE(E)                                                                                               \
   template void embedding_forward(Stream&, E*, const std::int32_t*, const E*, Nullable<E>, std::size_t, std::size_t,      \
-                                  std::size_t, const std::int32_t*, float, const float*);                                 \
+                                  std::size_t, const std::int32_t*, float, const float*, TokenRange);                     \
   template void embedding_backward(Stream&, float*, const E*, const std::int32_t*, std::size_t, std::size_t, std::size_t, \
-                                   Write, float, std::int32_t);                                                           \
+                                   Write, float, std::int32_t, TokenRange);                                               \
   template void position_backward(Stream&, float*, const E*, std::size_t, std::size_t, std::size_t, std::size_t, Write);  \
   template void add_noise(Stream&, E*, std::size_t, std::size_t, const EmbeddingNoise&);
 FSDP_FOR_ELEMENTS(FSDP_INSTANTIATE)

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <type_traits>
 
@@ -77,17 +78,23 @@ std::string gemm_description();
 bool multiplies(DType type);
 
 // --- embedding.cpp -----------------------------------------------------------------------------------------------------
-/// x[r,:] = scale * token_table[tokens[r],:]. If `position_table` or `sinusoids` is not null, also adds row p of this table,
-/// where p is the token's position: positions[r], or r mod T if `positions` is null.
+/// The tokens from `first` to before `end`, of which a table has the rows. Other tokens are in other tables.
+struct TokenRange {
+  std::int32_t first = 0, end = std::numeric_limits<std::int32_t>::max();
+};
+/// x[r,:] = scale * token_table[tokens[r] - range.first,:], if the token is in `range`. If `position_table` or `sinusoids` is
+/// not null, also adds row p of this table, where p is the token's position: positions[r], or r mod T if `positions` is null.
 template <class E>
 void embedding_forward(Stream& stream, E* x, const std::int32_t* tokens, const E* token_table, Nullable<E> position_table,
                        std::size_t B, std::size_t T, std::size_t C, const std::int32_t* positions = nullptr, float scale = 1,
-                       const float* sinusoids = nullptr);
-/// Adds scale * dx[r,:] to d_token_table[tokens[r],:] for r = 0, 1, ..., except if the token is `skipped`. `Write::overwrite`
+                       const float* sinusoids = nullptr, TokenRange range = {});
+/// Adds scale * dx[r,:] to d_token_table[tokens[r] - range.first,:] for r = 0, 1, ..., except if the token is `skipped` or not
+/// in `range`. `Write::overwrite`
 /// sets the table to zero first.
 template <class E>
 void embedding_backward(Stream& stream, float* d_token_table, const E* dx, const std::int32_t* tokens, std::size_t R,
-                        std::size_t C, std::size_t V, Write write, float scale = 1, std::int32_t skipped = -1);
+                        std::size_t C, std::size_t V, Write write, float scale = 1, std::int32_t skipped = -1,
+                        TokenRange range = {});
 /// d_position_table[t,:] (=, +=) the sum of dx[b,t,:] over b, for t < T. The table has P rows; `Write::overwrite` sets its rows
 /// from T on to zero.
 template <class E>

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
+#include <set>
 
 #include <nlohmann/json.hpp>
 
@@ -12,6 +13,7 @@
 #include "files/json.hpp"
 #include "nn/families.hpp"
 #include "nn/families/config_keys.hpp"
+#include "nn/parameters.hpp"
 #include "nn/rope.hpp"
 #include "text/json_reader.hpp"
 
@@ -97,13 +99,32 @@ void TransformerConfig::validate() const {
     if (window_rope) validate_rope(*this, *window_rope);
   }
   const TransformerConfig base = without_adapters(*this);
+  for (const auto& [table, tokens] :
+       {std::pair(&row.names.token_table, &lora.tokens), std::pair(&row.names.head, &lora.head_tokens)}) {
+    const std::set<std::size_t> rows(tokens->begin(), tokens->end());
+    require(rows.size() == tokens->size() && (rows.empty() || *rows.rbegin() < vocab_size),
+            "an adapter trains the rows of tokens that are repeated, or that the model does not have; use another adapter");
+    if ((tokens == &lora.head_tokens && tied_embeddings) || trains_whole(*this, *table)) continue;
+    for (std::size_t token = base.vocab_size; token < vocab_size; ++token)
+      require(rows.contains(token),
+              format("the model has {} tokens, and its adapter has no row for token {} (of {}); resize the "
+                     "vocabulary of the model first",
+                     base.vocab_size, token, vocab_size));
+  }
   expect(read_keys(row, write_keys(row, base)) == base, "the configuration is one that its family can have");
 }
 
 TransformerConfig without_adapters(TransformerConfig config) {
+  if (config.lora.base_vocab > 0) config.vocab_size = config.lora.base_vocab;
   config.lora = {};
   config.base_type = {};
   return config;
+}
+
+TransformerConfig with_lora(TransformerConfig base, Lora lora) {
+  if (lora.vocab > 0) base.vocab_size = lora.vocab;
+  base.lora = std::move(lora);
+  return base;
 }
 
 std::size_t TransformerConfig::longest_sequence() const {

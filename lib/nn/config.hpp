@@ -98,6 +98,8 @@ struct TransformerConfig {
 
 /// The configuration of the base model, as its files have it.
 TransformerConfig without_adapters(TransformerConfig config);
+/// The configuration of a base model with adapters, which may have rows for further tokens.
+TransformerConfig with_lora(TransformerConfig base, Lora lora);
 
 /// The fields that a user may change. Empty fields stay unchanged.
 struct ConfigOverrides {

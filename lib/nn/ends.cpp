@@ -34,6 +34,29 @@ const float* sinusoids(const TransformerConfig& config, const StageContext& cont
   return context.tables;
 }
 
+kernels::TokenRange tokens_of(const TableRows& rows) {
+  return {narrow<std::int32_t>(rows.first), narrow<std::int32_t>(rows.first + rows.count)};
+}
+
+/// x = the rows of the tokens, with their positions.
+template <class E>
+void look_up(const StageKernels<E>& stage, E* x, const std::int32_t* tokens, std::size_t B, std::size_t T,
+             const std::int32_t* positions) {
+  const TransformerConfig& config = stage.config;
+  for (const TableRows& rows : stage.uses.embedding_rows)
+    kernels::embedding_forward(stage.context.stream, x, tokens, stage.weight(rows.parameter) + rows.row * config.width,
+                               learned_positions(stage), B, T, config.width, positions, embedding_scale<E>(config),
+                               sinusoids(config, stage.context), tokens_of(rows));
+}
+
+/// Calls `work(rows, begin, end)` for the tokens from `begin` to before `end`, divided by the parameter that has their rows.
+template <class Work>
+void for_each_rows(const std::vector<TableRows>& all, std::size_t begin, std::size_t end, const Work& work) {
+  for (const TableRows& rows : all)
+    if (const std::size_t from = std::max(begin, rows.first), to = std::min(end, rows.first + rows.count); from < to)
+      work(rows, from, to);
+}
+
 class Embedding final : public InputStage {
  public:
   Embedding(const Transformer& model, std::vector<std::size_t> read)
@@ -46,8 +69,7 @@ class Embedding final : public InputStage {
     with_element(context.type, [&, B = B, T = T]<class E>() {
       const StageKernels<E> stage(model_, context);
       auto* const x = static_cast<E*>(x_out);
-      kernels::embedding_forward(context.stream, x, tokens, stage.weight(stage.uses.token_table), learned_positions(stage), B,
-                                 T, config.width, context.positions, embedding_scale<E>(config), sinusoids(config, context));
+      look_up(stage, x, tokens, B, T, context.positions);
       const Dropout& random = context.dropout;
       if (random.neftune_alpha != 0) {
         kernels::EmbeddingNoise noise = kernels::embedding_noise(random.neftune_alpha, random.seed, random.update,
@@ -65,10 +87,11 @@ class Embedding final : public InputStage {
       const StageKernels<E> stage(model_, context);
       const TransformerConfig& config = stage.config;
       const E* const dx = stage.branch_gradient(DropoutSite::embedding, 0, static_cast<const E*>(dx_out));
-      if (float* d_table = stage.gradient(stage.uses.token_table))
-        kernels::embedding_backward(context.stream, d_table, dx, tokens, stage.R(), config.width, config.vocab_size,
-                                    config.tied_embeddings ? Write::add : write, embedding_scale<E>(config),
-                                    config.padding_token ? narrow<std::int32_t>(*config.padding_token) : -1);
+      for (const TableRows& rows : stage.uses.embedding_rows)
+        if (float* d_table = stage.gradient(rows.parameter))
+          kernels::embedding_backward(context.stream, d_table + rows.row * config.width, dx, tokens, stage.R(), config.width,
+                                      rows.count, config.tied_embeddings ? Write::add : write, embedding_scale<E>(config),
+                                      config.padding_token ? narrow<std::int32_t>(*config.padding_token) : -1, tokens_of(rows));
       if (float* d_table = stage.gradient(stage.uses.position_table)) {
         const std::size_t unused = config.position_offset * config.width;
         if (write == Write::overwrite) kernels::fill_zero(context.stream, d_table, unused);
@@ -140,8 +163,9 @@ void head(const StageKernels<E>& stage, const E* x, const std::int32_t* targets,
   const LogitRows selected(stage.device, targets, stage.R());
   const std::size_t R = selected.count(), C = stage.config.width, V = stage.config.vocab_size;
   const std::size_t chunk = stage.scratch.chunk, piece = head_piece(V, stage.device);
-  const E* const weight = stage.weight(uses.head);
-  float* const d_weight = dx ? stage.gradient(uses.head) : nullptr;
+  const auto weight_from = [&](const TableRows& rows, std::size_t token) {
+    return stage.weight(rows.parameter) + (rows.row + token - rows.first) * C;
+  };
   const kernels::LossTerms& terms = stage.context.loss_terms;
   // On GPUs one kernel computes the loss and the gradients of logits, unless the loss has more terms. On CPUs a piece is read
   // while it is in cache.
@@ -169,8 +193,10 @@ void head(const StageKernels<E>& stage, const E* x, const std::int32_t* targets,
     E* const norm_rows = norm + row * C;
     for (std::size_t begin = 0; begin < V; begin += piece) {
       const std::size_t columns = std::min(piece, V - begin);
-      kernels::gemm(stream, Trans::no, Trans::yes, rows, columns, C, norm_rows, C, weight + begin * C, C,
-                    logits.values_from(begin), logits.stride_from(begin), Write::overwrite);
+      for_each_rows(uses.head_rows, begin, begin + columns, [&](const TableRows& some, std::size_t from, std::size_t to) {
+        kernels::gemm(stream, Trans::no, Trans::yes, rows, to - from, C, norm_rows, C, weight_from(some, from), C,
+                      logits.values_from(begin) + (from - begin), logits.stride_from(begin), Write::overwrite);
+      });
       if (!at_once) kernels::cross_entropy(stream, loss + row, logits, begin);
     }
     if (at_once) kernels::loss_and_gradient(stream, loss + row, logits, gradient_scale);
@@ -183,11 +209,14 @@ void head(const StageKernels<E>& stage, const E* x, const std::int32_t* targets,
         kernels::logit_gradient(stream, logits, begin, gradient_scale, terms, loss + row);
       else if (!at_once)
         kernels::logit_gradient(stream, logits, begin, gradient_scale);
-      if (d_weight)
-        kernels::gemm(stream, Trans::yes, Trans::no, columns, C, rows, d_logits, stride, norm_rows, C, d_weight + begin * C, C,
-                      row == 0 ? write : Write::add);
-      kernels::gemm(stream, Trans::no, Trans::no, rows, C, columns, d_logits, stride, weight + begin * C, C, d_norm, C,
-                    begin == 0 ? Write::overwrite : Write::add);
+      for_each_rows(uses.head_rows, begin, begin + columns, [&](const TableRows& some, std::size_t from, std::size_t to) {
+        const E* const d_some = d_logits + (from - begin);
+        if (float* const d_weight = stage.gradient(some.parameter))
+          kernels::gemm(stream, Trans::yes, Trans::no, to - from, C, rows, d_some, stride, norm_rows, C,
+                        d_weight + (some.row + from - some.first) * C, C, row == 0 ? write : Write::add);
+        kernels::gemm(stream, Trans::no, Trans::no, rows, C, to - from, d_some, stride, weight_from(some, from), C, d_norm, C,
+                      from == 0 ? Write::overwrite : Write::add);
+      });
     }
     kernels::convert(stream, norm_rows, d_norm, rows * C);
   }
@@ -240,9 +269,7 @@ void Transformer::embedding_decode(const StageContext& context, const std::int32
                                    void* x) const {
   with_element(context.type, [&]<class E>() {
     const StageKernels<E> stage(*this, context);
-    kernels::embedding_forward(context.stream, static_cast<E*>(x), tokens, stage.weight(uses_.token_table),
-                               learned_positions(stage), 1, stage.R(), config_.width, rows.positions_there,
-                               embedding_scale<E>(config_), sinusoids(config_, context));
+    look_up(stage, static_cast<E*>(x), tokens, 1, stage.R(), rows.positions_there);
   });
 }
 
@@ -258,8 +285,9 @@ void Transformer::head_logits(const StageContext& context, const void* x, std::s
     for (std::size_t i = 0; i < rows.size(); ++i)
       stage.norm_forward(uses_.final_norm, norm + i * C, stats + 2 * i,
                          static_cast<const E*>(x) + static_cast<std::size_t>(rows[i]) * C, 1);
-    kernels::gemm(context.stream, Trans::no, Trans::yes, rows.size(), V, C, norm, C, stage.weight(uses_.head), C, made, V,
-                  Write::overwrite);
+    for (const TableRows& some : uses_.head_rows)
+      kernels::gemm(context.stream, Trans::no, Trans::yes, rows.size(), some.count, C, norm, C,
+                    stage.weight(some.parameter) + some.row * C, C, made + some.first, V, Write::overwrite);
     context.stream.copy(logits, made, rows.size() * V * sizeof(float));
   });
 }

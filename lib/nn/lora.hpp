@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstddef>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace fsdp {
@@ -19,10 +21,28 @@ struct Lora {
   /// The projections that get adapters (target_modules): names of modules ("q_proj"), also with their path, or shell globs over
   /// module names; "all-linear": all projections of the blocks. Empty: as PEFT, the projections to queries and values.
   std::vector<std::string> targets = {};
+  /// Ranks and alphas of modules that differ from `rank` and `alpha` (rank_pattern, alpha_pattern), by name as in `targets`.
+  /// The first name that means a module counts.
+  std::vector<std::pair<std::string, double>> ranks = {}, alphas = {};
+  std::vector<std::size_t> layers = {};           // the blocks that get adapters (layers_to_transform); empty: all
+  std::vector<std::string> modules_to_save = {};  // ends of names of modules that are trained as a whole
+  /// The tokens whose rows of the embedding, and of a head that is not tied to it, are trained (trainable_token_indices). Row i
+  /// of the adapter's matrix replaces the row of tokens[i].
+  std::vector<std::size_t> tokens = {}, head_tokens = {};
+  /// The vocabulary sizes of the base model and of the model, if the adapter has rows for further tokens; else 0.
+  std::size_t base_vocab = 0, vocab = 0;
 
-  /// The factor of the adapters' outputs.
+  /// The factor of the adapters' outputs, except of modules in `ranks` or `alphas`.
   double scale() const { return alpha / (rank_stabilized ? std::sqrt(static_cast<double>(rank)) : static_cast<double>(rank)); }
+  std::size_t rank_of(std::string_view module) const;
+  double alpha_of(std::string_view module) const;
+  double scale_of(std::string_view module) const;
+  /// The largest rank of a module.
+  std::size_t most_rank() const;
   bool operator==(const Lora&) const = default;
 };
+
+/// The end of the name of an adapter's rows of a table, which follows the name of the module.
+inline constexpr const char* token_rows_suffix = ".token_adapter.trainable_tokens_delta";
 
 }  // namespace fsdp

@@ -27,6 +27,45 @@ bool is_target(std::string_view target, std::string_view module) {
   return target == "all-linear" || matches(target, module) || module.ends_with("." + std::string(target));
 }
 
+bool is_part_of(std::string_view parameter, std::string_view module) {
+  for (std::size_t dot = parameter.find('.'); dot != parameter.npos; dot = parameter.find('.', dot + 1))
+    if (parameter.substr(0, dot).ends_with(module)) return true;
+  return false;
+}
+
+bool trains_whole(const TransformerConfig& config, std::string_view table) {
+  const ParameterNames& names = find_family(config.family).names;
+  const bool may_be_tied = config.tied_embeddings && (table == names.token_table || table == names.head);
+  return std::any_of(config.lora.modules_to_save.begin(), config.lora.modules_to_save.end(), [&](const std::string& module) {
+    return may_be_tied ? is_part_of(names.token_table, module) || is_part_of(names.head, module) : is_part_of(table, module);
+  });
+}
+
+namespace {
+
+double number_of(const std::vector<std::pair<std::string, double>>& by_name, std::string_view module, double otherwise) {
+  const auto found =
+      std::find_if(by_name.begin(), by_name.end(), [&](const auto& one) { return is_target(one.first, module); });
+  return found == by_name.end() ? otherwise : found->second;
+}
+
+}  // namespace
+
+std::size_t Lora::rank_of(std::string_view module) const {
+  return static_cast<std::size_t>(number_of(ranks, module, static_cast<double>(rank)));
+}
+double Lora::alpha_of(std::string_view module) const { return number_of(alphas, module, alpha); }
+double Lora::scale_of(std::string_view module) const {
+  Lora own = *this;
+  own.rank = rank_of(module), own.alpha = alpha_of(module);
+  return own.scale();
+}
+std::size_t Lora::most_rank() const {
+  std::size_t most = rank;
+  for (const auto& [module, other] : ranks) most = std::max(most, static_cast<std::size_t>(other));
+  return most;
+}
+
 namespace {
 
 class Builder {
@@ -35,8 +74,11 @@ class Builder {
       : config_(config), family_(find_family(config.family)), names_(family_.names) {}
 
   ModelParameters build() {
-    const std::size_t C = config_.width, V = config_.vocab_size;
-    out_.token_table = table(names_.token_table, {V, C});
+    const std::size_t C = config_.width;
+    const auto rows = [&](const std::string& name) {
+      return (trains_whole(config_, name) ? config_ : without_adapters(config_)).vocab_size;
+    };
+    out_.token_table = table(names_.token_table, {rows(names_.token_table), C});
     if (config_.positions == Positions::learned)
       out_.position_table = table(names_.position_table, {config_.position_offset + config_.max_positions, C});
     for (std::size_t n = 0; n < config_.layers; ++n) {
@@ -45,8 +87,10 @@ class Builder {
     }
     block_ = -1;
     out_.final_norm = norm(names_.final_norm);
-    out_.head = config_.tied_embeddings ? out_.token_table : table(names_.head, {V, C});
-    if (config_.lora.rank > 0) add_adapters();
+    out_.head = config_.tied_embeddings ? out_.token_table : table(names_.head, {rows(names_.head), C});
+    if (config_.lora.rank > 0) choose_whole_modules(), add_adapters();
+    out_.embedding_rows = rows_of(out_.token_table, config_.lora.tokens);
+    out_.head_rows = config_.tied_embeddings ? out_.embedding_rows : rows_of(out_.head, config_.lora.head_tokens);
     return std::move(out_);
   }
 
@@ -160,8 +204,34 @@ class Builder {
     return weight.substr(0, weight.rfind('.'));
   }
 
+  /// Marks the parameters of Lora::modules_to_save.
+  void choose_whole_modules() {
+    for (const std::string& module : config_.lora.modules_to_save) {
+      bool used = false;
+      for (std::size_t p = 0; p < out_.parameters.size(); ++p) {
+        Parameter& parameter = out_.parameters[p];
+        const bool is_tied_head =
+            static_cast<int>(p) == out_.token_table && config_.tied_embeddings && is_part_of(names_.head, module);
+        if (!is_tied_head && !is_part_of(parameter.name, module)) continue;
+        if (parameter.quantized)
+          throw UserError(
+              format("`modules to save` '{}' means {}, which is kept quantized (only adapters of it can be trained); leave it "
+                     "out, or leave out `type of the base model`",
+                     module, parameter.name));
+        used = parameter.is_adapter = true;
+      }
+      if (!used)
+        throw UserError(
+            format("`modules to save` '{}' matches no module (such as lm_head, embed_tokens or norm); correct it", module));
+    }
+  }
+
   void add_adapters() {
     const Lora& lora = config_.lora;
+    for (const std::size_t layer : lora.layers)
+      if (layer >= config_.layers)
+        throw UserError(
+            format("`layers with adapters` has {} (the model has layers 0 to {}); correct it", layer, config_.layers - 1));
     std::vector<bool> used(lora.targets.size());
     std::vector<std::string> supported;  // the last parts of the names of projections that can have adapters
     for (const Linear* const linear : projections(out_.blocks.front())) {
@@ -170,6 +240,7 @@ class Builder {
       if (linear->out == linear->stored && is_new) supported.push_back(last_part);
     }
     for (std::size_t b = 0; b < out_.blocks.size(); ++b) {
+      if (!lora.layers.empty() && std::find(lora.layers.begin(), lora.layers.end(), b) == lora.layers.end()) continue;
       BlockParameters& parameters = out_.blocks[b];
       block_ = narrow<int>(b);
       const auto is_key = [&](const Linear* linear) { return parameters.qkv.size > 1 && linear == &parameters.qkv.part[1]; };
@@ -179,6 +250,11 @@ class Builder {
         for (std::size_t i = 0; i < lora.targets.size(); ++i)
           if (is_target(lora.targets[i], module)) used[i] = chosen = true;
         if (!chosen) continue;
+        if (out_.parameters[static_cast<std::size_t>(linear->weight)].is_adapter)
+          throw UserError(
+              format("{} is in `modules to save` and in `targets of adapters` (it is trained as a whole, or by an adapter); "
+                     "leave it out of one",
+                     module));
         if (linear->out != linear->stored)
           throw UserError(
               format("adapters of {} are not supported (it has the gate and the up projection in one matrix); use adapters of "
@@ -189,9 +265,10 @@ class Builder {
           out_.parameters.back().is_adapter = true;
           return index;
         };
+        linear->rank = lora.rank_of(module), linear->scale = static_cast<float>(lora.scale_of(module));
         linear->lora_a =
-            add_matrix(".lora_A.weight", {lora.rank, linear->in}, uniform(1 / std::sqrt(static_cast<float>(linear->in))));
-        linear->lora_b = add_matrix(".lora_B.weight", {linear->out, lora.rank}, constant(0));
+            add_matrix(".lora_A.weight", {linear->rank, linear->in}, uniform(1 / std::sqrt(static_cast<float>(linear->in))));
+        linear->lora_b = add_matrix(".lora_B.weight", {linear->out, linear->rank}, constant(0));
       }
     }
     for (std::size_t i = 0; i < used.size(); ++i)
@@ -199,6 +276,46 @@ class Builder {
         throw UserError(format(
             "`targets of adapters` '{}' matches no projection of a block (those that can have adapters are {}); correct it",
             lora.targets[i], fmt::join(supported, ", ")));
+    for (const auto& [what, numbers] : {std::pair("ranks", &lora.ranks), std::pair("alphas", &lora.alphas)})
+      for (const auto& [name, number] : *numbers)
+        if (std::none_of(out_.parameters.begin(), out_.parameters.end(), [&, &name = name](const Parameter& parameter) {
+              const std::size_t end = parameter.name.find(".lora_");
+              return end != std::string::npos && is_target(name, parameter.name.substr(0, end));
+            }))
+          throw UserError(format("`{} of adapters` '{}' matches no module with an adapter; correct it", what, name));
+  }
+
+  /// The rows of a table, some of which are those of an adapter, which this adds.
+  std::vector<TableRows> rows_of(int table, const std::vector<std::size_t>& tokens) {
+    const std::size_t V = out_.parameters[static_cast<std::size_t>(table)].shape[0];
+    if (tokens.empty()) return {{0, V, table, 0}};
+    block_ = -1;
+    const Parameter& whole = out_.parameters[static_cast<std::size_t>(table)];
+    if (whole.is_adapter)
+      throw UserError(format("{} is in `modules to save`, and rows of it are trained, too (they are part of it); leave out one",
+                             whole.name));
+    const int own =
+        add(whole.name.substr(0, whole.name.rfind('.')) + token_rows_suffix, {tokens.size(), config_.width}, whole.init);
+    out_.parameters.back().is_adapter = true;
+    std::vector<std::pair<std::size_t, std::size_t>> replaced;  // tokens and their rows of the adapter, in order of tokens
+    for (std::size_t i = 0; i < tokens.size(); ++i) replaced.emplace_back(tokens[i], i);
+    std::sort(replaced.begin(), replaced.end());
+    std::vector<TableRows> rows;
+    std::size_t done = 0;
+    const auto keep_until = [&](std::size_t token) {
+      if (done < std::min(token, V)) rows.push_back({done, std::min(token, V) - done, table, done});
+    };
+    for (const auto& [token, row] : replaced) {
+      keep_until(token);
+      if (!rows.empty() && rows.back().parameter == own && rows.back().first + rows.back().count == token &&
+          rows.back().row + rows.back().count == row)
+        ++rows.back().count;
+      else
+        rows.push_back({token, 1, own, row});
+      done = token + 1;
+    }
+    keep_until(V);
+    return rows;
   }
 
   const TransformerConfig& config_;
@@ -224,6 +341,11 @@ std::vector<std::vector<std::size_t>> parameters_by_stage(const ModelParameters&
   for (std::size_t p = 0; p < model.parameters.size(); ++p)
     if (model.parameters[p].block >= 0) stages[static_cast<std::size_t>(model.parameters[p].block) + 1].push_back(p);
   for (const int index : {model.final_norm.gain, model.final_norm.bias, model.head}) use(stages.back(), index);
+  for (const auto& [rows, stage] :
+       {std::pair(&model.embedding_rows, &stages.front()), std::pair(&model.head_rows, &stages.back())})
+    for (const TableRows& some : *rows)
+      if (std::find(stage->begin(), stage->end(), static_cast<std::size_t>(some.parameter)) == stage->end())
+        use(*stage, some.parameter);
   return stages;
 }
 

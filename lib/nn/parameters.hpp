@@ -23,9 +23,11 @@ struct Parameter {
   std::string name;  // "transformer.h.0.attn.c_attn.weight"
   Shape shape;
   Init init;
-  bool decayed;             // has weight decay by default, because it has two or more dimensions
-  int block;                // the block that it is part of, or -1: embedding, final norm, head
-  bool is_adapter = false;  // part of an adapter (nn/lora.hpp); if a model has adapters, nothing else is trained
+  bool decayed;  // has weight decay by default, because it has two or more dimensions
+  int block;     // the block that it is part of, or -1: embedding, final norm, head
+  /// Part of an adapter (nn/lora.hpp), or of a module that is trained with it as a whole. If a model has adapters, nothing else
+  /// is trained.
+  bool is_adapter = false;
   std::optional<kernels::Quantization> quantized = {};  // set if memory has a quantized matrix, which is not trained
 
   /// The number of elements in memory. A quantized matrix counts as words of 4 bytes.
@@ -44,7 +46,9 @@ struct Linear {
   std::size_t first = 0, stored = 0;  // the outputs are `out` from `first` on of the `stored` ones that the weight has
   WeightLayout layout = WeightLayout::out_in;
   int lora_a = -1, lora_b = -1;  // [rank, in] and [out, rank]
-  std::size_t index = 0;         // among the projections of its block
+  std::size_t rank = 0;          // of the adapter, and the factor of its output
+  float scale = 1;
+  std::size_t index = 0;  // among the projections of its block
 };
 /// The largest number of projections of a block: queries, keys, values, output of attention, gate, up, output.
 inline constexpr std::size_t most_projections = 7;
@@ -65,16 +69,32 @@ struct BlockParameters {
   Norm ffn_norm;  // likewise
 };
 
+/// The rows of a table for `count` tokens from `first` on: those of a parameter, from `row` on.
+struct TableRows {
+  std::size_t first = 0, count = 0;
+  int parameter = -1;
+  std::size_t row = 0;
+};
+
 struct ModelParameters {
-  std::vector<Parameter> parameters;  // embedding, blocks in order, final norm, head; then the adapters of the blocks in order
+  std::vector<Parameter>
+      parameters;  // embedding, blocks in order, final norm, head; then the adapters of the blocks in order, and rows of tokens
   int token_table = -1, position_table = -1;
   std::vector<BlockParameters> blocks;
   Norm final_norm;
-  int head = -1;  // [V, C]; equal to token_table if the two are tied
+  int head = -1;                                     // [V, C]; equal to token_table if the two are tied
+  std::vector<TableRows> embedding_rows, head_rows;  // for all tokens, in order
 };
 
 /// Returns true if a target of adapters (Lora::targets) means the projection with this module name.
 bool is_target(std::string_view target, std::string_view module);
+
+/// Returns true if a parameter is part of a module whose name ends with `module` (Lora::modules_to_save).
+bool is_part_of(std::string_view parameter, std::string_view module);
+
+/// Returns true if all rows of an embedding or head are trained with adapters (Lora::modules_to_save), with the other one if
+/// the two are tied.
+bool trains_whole(const TransformerConfig& config, std::string_view table);
 
 /// The indices of the parameters that each stage reads: [0] the embedding, [1 + b] block b, last the head. A tied table is in
 /// the first and the last stage.

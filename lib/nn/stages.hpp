@@ -140,7 +140,7 @@ struct Scratch {
   // Block with quantized matrices: the largest one. Block with adapters: [R,rank], then [R,rank] for each projection.
   Offsets adapters = small;
   std::size_t matrix = adapters.take_values(c.base_type ? largest_matrix(c) + kernels::quantized_block : 0);
-  std::size_t hidden = adapters.take_values(R * c.lora.rank);
+  std::size_t hidden = adapters.take_values(R * c.lora.most_rank());
   std::size_t hidden_distance = adapters.end() - hidden;
   std::size_t d_hidden = adapters.take(most_projections * hidden_distance);  // of projection i: i * hidden_distance later
   // Block with adapters and dropout: [R,in], for the widest input of a projection.
@@ -329,7 +329,7 @@ class StageKernels {
                     matrix(part), in_out ? linear.out : linear.in, y + begin, stride, Write::overwrite);
     }
     if (linear.lora_a < 0) return;
-    const std::size_t rank = config.lora.rank;
+    const std::size_t rank = linear.rank;
     kernels::gemm(context.stream, Trans::no, Trans::yes, R(), linear.out, rank,
                   adapter_hidden(linear, adapter_input(linear, x)), rank, weight(linear.lora_b), rank, y, stride, Write::add);
   }
@@ -353,7 +353,7 @@ class StageKernels {
     kernels::gemm(context.stream, Trans::no, in_out ? Trans::yes : Trans::no, R(), linear.in, linear.out, dy, stride,
                   matrix(linear), in_out ? linear.out : linear.in, dx, linear.in, write);
     if (linear.lora_a < 0) return;
-    const std::size_t rank = config.lora.rank;
+    const std::size_t rank = linear.rank;
     const kernels::DropoutMask mask = adapter_mask(linear);
     E* const d_input = mask.dropped ? scratch_values(scratch.dropped) : dx;
     kernels::gemm(context.stream, Trans::no, Trans::no, R(), linear.in, rank, d_hidden(linear), rank, weight(linear.lora_a),
@@ -435,25 +435,25 @@ class StageKernels {
   /// Computes scale * input[R,in] A^T, in scratch.
   const E* adapter_hidden(const Linear& linear, const E* input) const {
     E* const hidden = scratch_values(scratch.hidden);
-    kernels::gemm(context.stream, Trans::no, Trans::yes, R(), config.lora.rank, linear.in, input, linear.in,
-                  weight(linear.lora_a), linear.in, hidden, config.lora.rank, Write::overwrite);
-    return scaled(hidden);
+    kernels::gemm(context.stream, Trans::no, Trans::yes, R(), linear.rank, linear.in, input, linear.in, weight(linear.lora_a),
+                  linear.in, hidden, linear.rank, Write::overwrite);
+    return scaled(linear, hidden);
   }
   /// The gradient of input A^T, which linear_backward_parameters() computes and linear_backward_input() reads.
   E* d_hidden(const Linear& linear) const { return scratch_values(scratch.d_hidden + linear.index * scratch.hidden_distance); }
-  /// Multiplies x[R,rank] by the scale of adapters, in place.
-  const E* scaled(E* x) const {
-    const kernels::DropoutMask drops_nothing = {.scale = static_cast<float>(config.lora.scale())};
-    kernels::dropout(context.stream, x, x, R(), config.lora.rank, drops_nothing);
+  /// Multiplies x[R,rank] by the scale of the adapter, in place.
+  const E* scaled(const Linear& linear, E* x) const {
+    const kernels::DropoutMask drops_nothing = {.scale = linear.scale};
+    kernels::dropout(context.stream, x, x, R(), linear.rank, drops_nothing);
     return x;
   }
   /// Computes d_hidden, and the gradients of A and B. The input's product with A is computed again, not saved.
   void adapter_backward(const Linear& linear, const E* x, const E* dy, std::size_t stride, Write write) const {
-    const std::size_t rank = config.lora.rank;
+    const std::size_t rank = linear.rank;
     E* const d_hidden_of = d_hidden(linear);
     kernels::gemm(context.stream, Trans::no, Trans::no, R(), rank, linear.out, dy, stride, weight(linear.lora_b), rank,
                   d_hidden_of, rank, Write::overwrite);
-    scaled(d_hidden_of);
+    scaled(linear, d_hidden_of);
     const E* const input = adapter_input(linear, x);
     if (float* d_a = gradient(linear.lora_a))
       kernels::gemm(context.stream, Trans::yes, Trans::no, rank, linear.in, R(), d_hidden_of, rank, input, linear.in, d_a,

@@ -22,7 +22,9 @@ std::span<const std::string_view> options_that_keep_results() {
       // Options of the model. They need no comparison, because a checkpoint of another model is refused.
       "arch", "model", "init", "decoder-layers", "decoder-embed-dim", "decoder-ffn-embed-dim", "decoder-attention-heads",
       "decoder-kv-heads", "vocab-size", "share-decoder-input-output-embed", "decoder-learned-pos", "no-scale-embedding",
-      "activation-fn", "lora-rank", "lora-alpha", "lora-targets", "use-rslora", "adapter", "base-dtype",
+      "activation-fn", "add-tokens", "add-special-tokens", "new-token-init", "pad-vocab-to", "lora-rank", "lora-alpha",
+      "lora-targets", "use-rslora", "lora-rank-pattern", "lora-alpha-pattern", "lora-layers", "modules-to-save", "adapter",
+      "base-dtype",
       // Options for how the sequences of --total-batch-size are divided among ranks and micro-batches.
       "batch-size", "update-freq",
       // The end of the run.

@@ -49,13 +49,13 @@ TransformerConfig named_config(const TrainOptions& options, const TransformerCon
 }
 
 TransformerConfig with_adapters(TransformerConfig config, const TrainOptions& options) {
-  config.base_type = options.base_type;
   if (!options.adapter.empty()) {
     const Adapter adapter = open_adapter(options.adapter, without_adapters(config));
-    config.lora = adapter.lora;
+    config = with_lora(without_adapters(config), adapter.lora);
     config.base_type = adapter.base_type_or(options.base_type);
-  } else if (options.lora.rank > 0) {
-    config.lora = options.lora;
+  } else {
+    if (options.lora.rank > 0) config = with_lora(without_adapters(config), options.lora);
+    config.base_type = options.base_type;
   }
   if (config.lora.rank > 0) config.lora.dropout = options.lora.dropout;
   return config;

@@ -21,6 +21,7 @@ void add_model_tokenizer_option(OptionTable& table, std::string& name) {
 }
 
 std::filesystem::path folder_beside(const TensorSource& source, const std::filesystem::path& path) {
+  if (std::filesystem::path own = source.tokenizer_folder(); has_tokenizer(own)) return own;
   const CheckpointReader* const checkpoint = source.checkpoint();
   if (!checkpoint) return path;
   const std::filesystem::path before = checkpoint->header().model_folder;

@@ -165,10 +165,49 @@ void settle_model(const OptionTable& table, TrainOptions& o) {
   }
 }
 
+/// Options of new tokens, as transformers' add_tokens() and resize_token_embeddings() have them.
+void add_vocabulary_options(OptionTable& table, TrainOptions& o) {
+  table
+      .text("add-tokens", "FILE|LIST", o.add_tokens,
+            "Add these tokens to the tokenizer, and rows for them to the embedding and the head: words with commas between "
+            "them, or a file with one per line or with a JSON list of texts or {\"content\": ..., \"special\": ...}. A "
+            "resumed run has them already.")
+      .unset("none")
+      .sets("new tokens");
+  table
+      .text("add-special-tokens", "FILE|LIST", o.add_special_tokens,
+            "The same for control tokens, which are left out of generated text.")
+      .unset("none");
+  table.choice<NewTokenInit>(
+      "new-token-init", o.new_token_init,
+      {{"mean-of-pieces", NewTokenInit::mean_of_pieces}, {"mean", NewTokenInit::mean}, {"zeros", NewTokenInit::zeros}},
+      "How rows of new tokens begin: as the mean of the rows of the tokens that the word had before, as the mean of all rows, "
+      "or "
+      "as zeros. Padding begins as the mean of all rows, or as zeros.");
+  table.integer("pad-vocab-to", "N", o.pad_vocab_to, {1, 1e6}, "Add rows until the vocabulary of the model is a multiple of N.")
+      .alias("pad-to-multiple-of")
+      .unset("no rows without a token are added")
+      .sets("multiple for the vocabulary");
+  table.then([&o](const OptionTable& read) {
+    require(read.changed("new-token-init"), "new-token-init", o.grows_vocabulary(), "--add-tokens");
+    if (o.grows_vocabulary() && read.given("vocab-size"))
+      throw UserError(
+          "--vocab-size does not go with --add-tokens, --add-special-tokens and --pad-vocab-to (the vocabulary follows from "
+          "the "
+          "tokenizer); leave it out");
+  });
+}
+
 /// Checks the options of adapters.
 void settle_adapters(const OptionTable& table, const TrainOptions& o) {
   const bool has_rank = o.lora.rank > 0;
-  for (const char* name : {"lora-alpha", "lora-targets", "use-rslora"}) {
+  if (!o.adapter.empty() && o.grows_vocabulary())
+    throw UserError(
+        "--adapter does not go with --add-tokens, --add-special-tokens and --pad-vocab-to (its rows are for the tokens that it "
+        "was "
+        "trained with); leave them out, or merge the adapter first");
+  for (const char* name : {"lora-alpha", "lora-targets", "use-rslora", "lora-rank-pattern", "lora-alpha-pattern", "lora-layers",
+                           "modules-to-save"}) {
     if (!table.changed(name)) continue;
     if (!o.adapter.empty())
       throw UserError(format(
@@ -212,6 +251,30 @@ void add_adapter_options(OptionTable& table, TrainOptions& o) {
       .alias("target-modules")
       .unset("as in PEFT, those to queries and values")
       .sets("targets of adapters");
+  table
+      .numbers_by_name(
+          "lora-rank-pattern", "NAME=R,...", o.lora.ranks, "Adapters of these modules have another rank.", "from 1 to 65536",
+          [](double rank) { return rank >= 1 && rank <= 65536 && rank == static_cast<double>(static_cast<int>(rank)); })
+      .alias("rank-pattern")
+      .unset("all adapters have --lora-rank")
+      .sets("ranks of adapters");
+  table
+      .numbers_by_name("lora-alpha-pattern", "NAME=A,...", o.lora.alphas, "Adapters of these modules have another alpha.",
+                       "above 0", above_0)
+      .alias("alpha-pattern")
+      .unset("all adapters have --lora-alpha")
+      .sets("alphas of adapters");
+  table.list("lora-layers", "N,...", o.lora_layers, "Only these blocks get adapters; the first is 0.")
+      .alias("layers-to-transform")
+      .unset("all blocks get adapters")
+      .sets("layers with adapters");
+  table
+      .list("modules-to-save", "NAMES", o.lora.modules_to_save,
+            "Also train these modules as a whole, and store them with the adapters: ends of names of modules, as in "
+            "'embed_tokens,lm_head'.")
+      .alias("lora-modules-to-save")
+      .unset("only adapters are trained, and the rows of new tokens")
+      .sets("modules to save");
   table.flag("use-rslora", o.lora.rank_stabilized, "Scale adapters by A / sqrt(R) instead of A / R (rank-stabilized LoRA).");
   table
       .path("adapter", "DIR", o.adapter,
@@ -221,7 +284,17 @@ void add_adapter_options(OptionTable& table, TrainOptions& o) {
       .sets("adapter");
   add_base_type_option(table, o.base_type,
                        "Keep the matrices of the base model's blocks quantized, and expand them for each product (QLoRA).");
-  table.then([&o](const OptionTable& read) { settle_adapters(read, o); });
+  table.then([&o](const OptionTable& read) {
+    o.lora.layers.clear();
+    for (const std::string& text : o.lora_layers) {
+      std::size_t layer = 0;
+      const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), layer);
+      if (problem != std::errc() || end != text.data() + text.size())
+        throw UserError(format("--lora-layers has '{}' (it is no number of a block); give numbers such as 0,1,5", text));
+      o.lora.layers.push_back(layer);
+    }
+    settle_adapters(read, o);
+  });
 }
 
 void add_model_options(OptionTable& table, TrainOptions& o) {
@@ -252,6 +325,7 @@ void add_model_options(OptionTable& table, TrainOptions& o) {
                "Drop elements of the embeddings and of the outputs of attention and feed-forward layers.", "from 0 to below 1",
                below_1);
   table.number("attention-dropout", "P", o.attention_dropout, "Drop attention probabilities.", "from 0 to below 1", below_1);
+  add_vocabulary_options(table, o);
   add_adapter_options(table, o);
   table
       .number("label-smoothing", "S", o.label_smoothing,

@@ -13,6 +13,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "base/options.hpp"
+#include "checkpoint/grown_model.hpp"
 #include "comm/mpi_session.hpp"
 #include "data/samples.hpp"
 #include "engine/options.hpp"
@@ -52,7 +53,13 @@ struct TrainOptions : EngineOptions {
   bool list_archs = false;
   InitFrom init = InitFrom::random;
   ConfigOverrides sizes;
+  std::string add_tokens, add_special_tokens;  // lists or files for read_new_tokens(); empty: none
+  NewTokenInit new_token_init = NewTokenInit::mean_of_pieces;
+  std::size_t pad_vocab_to = 0;  // the vocabulary is a multiple of it; 0: no padding
+  /// Returns true if the vocabulary may grow.
+  bool grows_vocabulary() const { return !add_tokens.empty() || !add_special_tokens.empty() || pad_vocab_to > 0; }
   Lora lora;                                       // if its rank is not 0, adapters are trained
+  std::vector<std::string> lora_layers;            // lora.layers, as text
   std::filesystem::path adapter;                   // adapters to start from; empty: new ones
   std::optional<kernels::Quantization> base_type;  // of the base model's matrices
   // batch, learning rate

@@ -49,7 +49,6 @@ constexpr OtherOption rows[] = {
     {"swiglu squared-relu normalization norm-epsilon position-embedding-type use-rotary-position-embeddings rotary-base rotary-percent kv-channels disable-bias-linear add-qkv-bias", "give --arch NAME, or --model DIR, whose config.json sets it", "it belongs to the model's family"},
     {"no-bias-gelu-fusion", "leave it out", "biases are fused only with --bias-gelu-fusion"},
     {"use-peft use-lora lora peft-type r", "give --lora-rank R"},
-    {"lora-modules-to-save modules-to-save", "leave it out", "only adapters are trained"},
     {"use-dora", "leave it out", "adapters have no magnitude vectors"},
     // batch
     {"micro-batch-size per-device-train-batch-size train-micro-batch-size-per-gpu local-batch-size training.local-batch-size training.batch-size", "give --batch-size"},

@@ -6,15 +6,18 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.hpp"
+#include "base/narrow.hpp"
 #include "comm/agree.hpp"
 #include "data/open_data.hpp"
 #include "engine/find_step.hpp"
 #include "engine/fit.hpp"
 #include "files/checksum.hpp"
 #include "files/json.hpp"
+#include "files/output_file.hpp"
 #include "nn/families/config_keys.hpp"
 #include "options/changed_options.hpp"
 #include "options/model_options.hpp"
+#include "options/new_vocabulary.hpp"
 #include "text/json_reader.hpp"
 #include "text/tokenizer_files.hpp"
 
@@ -99,7 +102,8 @@ std::unique_ptr<CheckpointReader> look_for_checkpoint(const TrainOptions& option
 void note_rank(const TransformerConfig& config, std::vector<std::string>& warnings) {
   std::size_t smallest = config.lora.rank;
   for (const Parameter& parameter : list_parameters(config).parameters)
-    if (parameter.is_adapter) smallest = std::min({smallest, parameter.shape[0], parameter.shape[1]});
+    if (parameter.name.find(".lora_") != std::string::npos)
+      smallest = std::min({smallest, parameter.shape[0], parameter.shape[1]});
   if (smallest < config.lora.rank)
     warnings.push_back(
         format("--lora-rank {} is more than the {} rows or columns of an adapted matrix (a rank of {} can change "
@@ -148,6 +152,25 @@ void check_base(const TrainOptions& options, Origin& origin, Group& world) {
   });
 }
 
+/// Grows the vocabulary of the model and the tokenizer as the options ask. The grown tokenizer is in a folder of this process,
+/// from which it is copied into checkpoints as any other tokenizer.
+std::optional<NewRows> grow(const TrainOptions& options, Origin& origin) {
+  auto grown = grow_vocabulary(options, origin.tokenizer, origin.checkpoint && options.tokenizer.empty(), origin.config);
+  if (!grown) return std::nullopt;
+  if (!origin.checkpoint) origin.new_tokens = std::move(grown->description);
+  if (grown->files.empty()) return std::move(grown->rows);
+  auto folder = std::make_shared<const ScratchFolder>(std::filesystem::temp_directory_path(), "fsdp-tokenizer");
+  for (const TokenizerFile& file : grown->files) write_text_file_durably(folder->path() / file.name, file.text);
+  const auto tokenizer = open_tokenizer(folder->path().string());
+  for (const auto& [id, pieces] : grown->rows.pieces)
+    if (tokenizer->spelling(narrow<TokenId>(id)).empty())
+      throw UserError(
+          format("the tokenizer {} does not take new tokens (id {} is no token of it afterwards); add them with transformers",
+                 origin.tokenizer, id));
+  origin.grown_tokenizer = std::move(folder);
+  return std::move(grown->rows);
+}
+
 /// Fills the fields of `origin` except `checkpoint`, which is already opened, or is null if there is none. Only reads files;
 /// the result may differ between ranks.
 void complete_origin(const TrainOptions& options, Origin& origin) {
@@ -171,11 +194,13 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
   note_dropout(options, origin.warnings);
   if (!options.model.empty())
     if (auto doubt = keys::doubt_config(options.model)) origin.warnings.push_back(std::move(*doubt));
-  if (options.tokenizer.empty() && vocabulary > origin.config.vocab_size)
+  const bool has_new_tokens = origin.checkpoint && options.grows_vocabulary();  // then its vocabulary is larger than --model's
+  if (options.tokenizer.empty() && vocabulary > origin.config.vocab_size && !has_new_tokens)
     origin.tokenizer.clear();  // the tokenizer is another model's
   const bool is_new = !source && options.model.empty();
   if (origin.tokenizer.empty() && (origin.config.vocab_size == 256 || (is_new && has_text(options))))
     origin.tokenizer = "bytes";
+  origin.new_rows = grow(options, origin);
   if (origin.checkpoint) {
     if (const auto there = origin.checkpoint->config().padding_token; origin.config.padding_token != there) {
       origin.warnings.push_back(
@@ -210,13 +235,18 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
   const bool adapts = origin.config.lora.rank > 0;
   if (adapts) open_base(options, origin);
   if (adapts && !origin.checkpoint) note_rank(origin.config, origin.warnings);
+  if (const std::size_t before = origin.config.lora.base_vocab; before > 0 && !origin.new_rows)  // others have the new rows
+    origin.new_rows = {.init = NewTokenInit::zeros, .known = before, .first_unused = before};
   if (origin.pretrained) {
-    Mismatch mismatch =
-        find_mismatch(*origin.pretrained, list_parameters(without_adapters(origin.config)).parameters, options.ignore_missing,
-                      "check the model options, or name the tensors that may differ with --ignore-missing "
-                      "PATTERN,...: they start with new values");
+    TransformerConfig there = without_adapters(origin.config);
+    if (origin.new_rows) there.vocab_size = origin.new_rows->first_unused;
+    Mismatch mismatch = find_mismatch(*origin.pretrained, list_parameters(there).parameters, options.ignore_missing,
+                                      "check the model options, or name the tensors that may differ with --ignore-missing "
+                                      "PATTERN,...: they start with new values");
     origin.fresh = std::move(mismatch.fresh);
-    origin.fresh.resize(list_parameters(origin.config).parameters.size(), true);
+    const std::vector<Parameter> all = list_parameters(origin.config).parameters;
+    for (std::size_t p = origin.fresh.size(); p < all.size(); ++p)
+      origin.fresh.push_back(!origin.new_rows || !all[p].name.ends_with(token_rows_suffix));
     for (const std::string& line : mismatch.said) origin.warnings.push_back("--ignore-missing: " + line);
   }
   origin.model_folder = model_folder_of(options, origin);
@@ -233,6 +263,8 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
 /// The files that decide what the run starts from; some may be missing.
 FileLists files_of(const TrainOptions& options, const Origin& origin, const CheckpointReader* checkpoint) {
   FileLists all = {tokenizer_files_at(options.model), tokenizer_files_at(origin.tokenizer), {options.chat_template}};
+  for (const std::string& tokens : {options.add_tokens, options.add_special_tokens})
+    if (kind_of(tokens) == PathKind::file) all.push_back({tokens});
   for (const TensorSource* source :
        {static_cast<const TensorSource*>(checkpoint), static_cast<const TensorSource*>(origin.pretrained.get()),
         static_cast<const TensorSource*>(origin.adapter ? origin.adapter->tensors.get() : nullptr)})
@@ -281,7 +313,13 @@ Origin find_origin(const TrainOptions& options, Group& world) {
     search.files = [&](const CheckpointReader* checkpoint) { return files_of(options, origin, checkpoint); };
   FoundStep found = find_step(world, search);
   origin.checkpoint = std::move(found.checkpoint);
+  if (origin.grown_tokenizer) origin.tokenizer = origin.grown_tokenizer->path().string();
   if (origin.base && !options.dry_run) check_base(options, origin, world);
+  if (origin.pretrained && origin.new_rows) {
+    TransformerConfig grown = origin.config;  // with adapters, the new rows are theirs
+    if (grown.lora.rank == 0) grown = origin.pretrained->config(), grown.vocab_size = origin.config.vocab_size;
+    origin.pretrained = std::make_unique<GrownModel>(std::move(origin.pretrained), std::move(grown), *origin.new_rows);
+  }
   // Renames damaged steps whose names later saves will use. Throws if there are other steps whose names later saves will use.
   if (!options.dry_run && !options.save.none)
     agree(world, [&] {

@@ -89,7 +89,7 @@ std::size_t adapters_of_block(const Transformer& model) {
   std::size_t count = 0;
   int block = -1;
   for (const Parameter& parameter : model.parameters()) {
-    if (!parameter.is_adapter) continue;
+    if (!parameter.is_adapter || parameter.name.find(".lora_") == std::string::npos) continue;
     if (block < 0) block = parameter.block;
     count += parameter.block == block;
   }
@@ -101,8 +101,8 @@ nlohmann::json adapter_fields(const Transformer& model, const BaseModel& base) {
   const TransformerConfig& config = model.config();
   std::set<std::string> targets;  // the last names of the projections, as "q_proj"
   for (const Parameter& parameter : model.parameters())
-    if (parameter.is_adapter) {
-      const std::filesystem::path projection = parameter.name.substr(0, parameter.name.find(".lora_"));
+    if (const std::size_t end = parameter.name.find(".lora_"); end != std::string::npos) {
+      const std::filesystem::path projection = parameter.name.substr(0, end);
       targets.insert(projection.extension().string().substr(1));
     }
   return {{"rank", config.lora.rank},
@@ -371,7 +371,7 @@ std::shared_ptr<const std::vector<TokenizerFile>> keep_tokenizer_files(const Run
       return files;
     };
     kept = std::make_shared<const std::vector<TokenizerFile>>(with_template(read_files_of_tokenizer(origin.tokenizer)));
-    if (origin.checkpoint && options.tokenizer.empty() && has_tokenizer(options.model))
+    if (origin.checkpoint && options.tokenizer.empty() && has_tokenizer(options.model) && !options.grows_vocabulary())
       note_changed_files(run, origin, *kept, with_template(read_tokenizer_files(options.model)));
     return kept;
   });

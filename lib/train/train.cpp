@@ -200,6 +200,7 @@ int train(const TrainOptions& given, Communicator& world) {
   if (lock && !lock->taken_over().empty()) log.say(lock->taken_over());
   Origin origin = find_origin(options, world);
   for (const std::string& warning : origin.warnings) log.warn(warning);
+  if (!origin.new_tokens.empty()) log.say(origin.new_tokens);
   find_attention(run, origin, machine);
   Progress first = first_progress(run, origin, machine);
   Engine engine = make_engine(run, origin, machine, lock.get());

@@ -65,7 +65,9 @@ BOOST_AUTO_TEST_CASE(a_config_that_describes_the_tensors_is_read) {
         R"("target_modules": "(?:.*\\.)?self_attn\\.[qv]_proj")",
         R"("target_modules": "all-linear", "exclude_modules": ["k_proj", "o_proj", "mlp.up_proj", "gate_proj", "down_proj"])",
         R"("target_modules": ["q_proj", "k_proj", "v_proj"], "exclude_modules": ".*k_proj")", R"("exclude_modules": [])",
-        R"("layers_to_transform": [0, 1])", R"("layers_to_transform": [], "layers_pattern": null)"})
+        R"("layers_to_transform": [0, 1])", R"("layers_to_transform": [0, 1], "layers_pattern": ["blocks", "layers"])",
+        R"("rank_pattern": {"q_proj": 2}, "alpha_pattern": {"layers.0.*": 3})",
+        R"("layers_to_transform": [], "layers_pattern": null)"})
     BOOST_TEST(refusal(config) == "", config);
   BOOST_TEST(refusal(R"("layers_to_transform": 1)", without("layers.0")) == "");
   // As in PEFT, a whole name is a target in any block.
@@ -88,12 +90,21 @@ BOOST_AUTO_TEST_CASE(another_config_is_refused) {
            {R"("exclude_modules": ["layers.1.self_attn.q_proj"])", "adapters of 1 module that it leaves out"},
            {R"("layers_to_transform": 0)", "adapters of 2 modules that it leaves out: model.layers.1.self_attn.q_proj"},
            {R"("layers_to_transform": [0, 1.5])", "adapters of 2 modules that it leaves out"},
-           {R"("layers_to_transform": [0, 1], "layers_pattern": "blocks")", "layers_pattern \"blocks\""},
+           {R"("layers_to_transform": [0, 1], "layers_pattern": "blocks")", "adapters of 4 modules that it leaves out"},
            {R"("target_modules": ".*[qv]_proj", "layers_to_transform": [0, 1])",
             "layers_to_transform (PEFT takes it only with a list"},
            {R"("target_modules": ["q_proj", "v_proj", "lm_head"])", "adapters of lm_head (only projections"},
            {R"("target_modules": ["q_proj", "v_proj", "embed_tokens"])", "adapters of model.embed_tokens (only projections"},
-           {R"("modules_to_save": ["lm_head"])", "modules_to_save [\"lm_head\"]"},
+           {R"("modules_to_save": ["lm_head"])", "lm_head.weight: it is missing"},
+           {R"("modules_to_save": ["heads"])", "`modules to save` 'heads' matches no module"},
+           {R"("modules_to_save": "lm_head")", "modules_to_save \"lm_head\" (a list of names is read)"},
+           {R"("modules_to_save": ["self_attn"])", "is in `modules to save` and in `targets of adapters`"},
+           {R"("rank_pattern": {".*q_proj": 3})", "its shape is [2, 20] in the source, but [3, 20]"},
+           {R"("rank_pattern": {"q_proj": 0})", "is damaged (rank_pattern of q_proj is 0)"},
+           {R"("rank_pattern": [1])", "rank_pattern [1] (it is an object)"},
+           {R"("trainable_token_indices": [3, 4])", "trainable_tokens_delta: it is missing"},
+           {R"("trainable_token_indices": [-1])", "trainable_token_indices [-1] (token numbers"},
+           {R"("trainable_token_indices": {"q_proj": [1]})", "only the embedding and the head have rows of tokens"},
            {R"("r": 2.5)", "r 2.5"},
            {R"("use_rslora": 1)", "use_rslora 1"},
            {R"("r": 3)", "its shape is [2, 20] in the source, but [3, 20]"}})

@@ -128,6 +128,15 @@ BOOST_AUTO_TEST_CASE(mistakes_are_refused) {
   refused("--arch gpt2 --lora-rank 2", "adapters have no base model");
   refused(model + " --adapter absent", "absent does not exist");
   refused(model + " --use-peft", "give --lora-rank R");
+  refused(model + " --modules-to-save lm_head", "--modules-to-save changes nothing (it goes with --lora-rank)");
+  refused(model + " --lora-rank 2 --modules-to-save heads", "--modules-to-save 'heads' matches no module");
+  refused(model + " --lora-rank 2 --lora-layers 1,x", "--lora-layers has 'x'");
+  refused(model + " --lora-rank 2 --lora-layers 99", "--lora-layers has 99 (the model has layers 0 to ");
+  refused(model + " --lora-rank 2 --lora-rank-pattern up_proj=3",
+          "--lora-rank-pattern 'up_proj' matches no module with an adapter");
+  refused(model + " --lora-rank 2 --lora-targets up_proj --base-dtype nf4 --modules-to-save q_proj", "which is kept quantized");
+  refused(model + " --add-tokens a,b", "--add-tokens has no tokenizer to add to");
+  refused(model + " --adapter absent --pad-vocab-to 64", "--adapter does not go with --add-tokens");
   expect_done(train(folder, 1, "saves", 2, model + " --lora-rank 2"));
   adapters_of(folder, "saves");
   refused(model, "no adapters requested (--lora-rank), adapters in the checkpoint");
@@ -153,8 +162,8 @@ BOOST_AUTO_TEST_CASE(mistakes_are_refused) {
   fs::remove_all(folder / "copy");
   refused("", "which does not exist; put that model back, or give its new place (--model)");
   // What this program does not have is refused by name.
-  for (const auto& [key, value] : {std::pair("use_dora", "true"), std::pair("rank_pattern", "{\"q_proj\": 2}"),
-                                   std::pair("bias", "\"all\""), std::pair("init_lora_weights", "\"pissa\"")}) {
+  for (const auto& [key, value] : {std::pair("use_dora", "true"), std::pair("lora_bias", "true"), std::pair("bias", "\"all\""),
+                                   std::pair("init_lora_weights", "\"pissa\"")}) {
     json config = json::parse(std::ifstream(folder / "saves-peft" / "adapter_config.json"));
     config[key] = json::parse(value);
     std::ofstream(folder / "saves-peft" / "adapter_config.json") << config;

@@ -86,5 +86,17 @@ BOOST_AUTO_TEST_CASE(forward_and_backward) {
     std::fill_n(d_scaled.begin() + 3 * static_cast<std::ptrdiff_t>(C), C, 0.0f);
     kernels::embedding_backward(stream, got_scaled.data(), dx.data(), tokens.data(), R, C, V, Write::overwrite, scale, 3);
     BOOST_TEST((got_scaled == d_scaled));
+    // The same table in three parts.
+    Floats parts(R * C), d_parts(V * C, 99.0f);
+    for (const kernels::TokenRange range : {kernels::TokenRange{0, 3}, {3, 4}, {4, 11}}) {
+      const std::size_t first = static_cast<std::size_t>(range.first) * C,
+                        rows = static_cast<std::size_t>(range.end - range.first);
+      kernels::embedding_forward(stream, parts.data(), tokens.data(), table.data() + first, nullptr, B, T, C, nullptr, scale,
+                                 positions.data(), range);
+      kernels::embedding_backward(stream, d_parts.data() + first, dx.data(), tokens.data(), R, C, rows, Write::overwrite, scale,
+                                  3, range);
+    }
+    BOOST_TEST((parts == scaled));
+    BOOST_TEST((d_parts == d_scaled));
   }
 }

@@ -20,11 +20,13 @@ struct EmbeddingForward {
   const std::int32_t* positions = nullptr;
   float scale = 1;
   const float* sinusoids = nullptr;
+  TokenRange range = {};
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
+    if (tokens[r] < range.first || tokens[r] >= range.end) return;
     E* out = x + r * C;
-    const E* token = token_table + static_cast<std::size_t>(tokens[r]) * C;
+    const E* token = token_table + static_cast<std::size_t>(tokens[r] - range.first) * C;
     const std::size_t at = (positions ? static_cast<std::size_t>(positions[r]) : r % T) * C;
     const float by = scale;
     const auto add = [=](E& x_c, float t, float p) FSDP_LANE { x_c = E(by * t + p); };
@@ -49,6 +51,7 @@ struct EmbeddingBackward {
   std::size_t R, C;
   float scale = 1;
   std::int32_t skipped = -1;  // the rows of dx for this token are not added
+  TokenRange range = {};
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
@@ -56,8 +59,8 @@ struct EmbeddingBackward {
     const float by = scale;
     const std::size_t n = C - begin < block ? C - begin : block;
     for (std::size_t r = 0; r < R; ++r) {
-      if (tokens[r] == skipped) continue;
-      float* out = d_table + static_cast<std::size_t>(tokens[r]) * C + begin;
+      if (tokens[r] == skipped || tokens[r] < range.first || tokens[r] >= range.end) continue;
+      float* out = d_table + static_cast<std::size_t>(tokens[r] - range.first) * C + begin;
       const E* in = dx + r * C + begin;
       lanes.each(
           n, [=](float& sum, float d) FSDP_LANE { sum += by * d; }, out, in);
@@ -77,15 +80,16 @@ struct EmbeddingBackwardByToken {
   std::size_t R, C;
   float scale = 1;
   std::int32_t skipped = -1;
+  TokenRange range = {};
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
-    if (tokens[r] == skipped) return;
+    if (tokens[r] == skipped || tokens[r] < range.first || tokens[r] >= range.end) return;
     const float by = scale;
     const std::int32_t *const all = tokens, token = all[r];
     const auto is_same = [=](std::size_t i) FSDP_LANE { return all[i] == token; };
     if (lanes.find(0, r, is_same) < r) return;
-    float* out = d_table + static_cast<std::size_t>(token) * C;
+    float* out = d_table + static_cast<std::size_t>(token - range.first) * C;
     for (std::size_t row = r; row < R; row = lanes.find(row + 1, R, is_same))
       lanes.each(
           C, [=](float& sum, float d) FSDP_LANE { sum += by * d; }, out, dx + row * C);
