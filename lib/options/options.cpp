@@ -182,10 +182,9 @@ void add_vocabulary_options(OptionTable& table, TrainOptions& o) {
       "new-token-init", o.new_token_init,
       {{"mean-of-pieces", NewTokenInit::mean_of_pieces}, {"mean", NewTokenInit::mean}, {"zeros", NewTokenInit::zeros}},
       "How rows of new tokens begin: as the mean of the rows of the tokens that the word had before, as the mean of all rows, "
-      "or "
-      "as zeros. Padding begins as the mean of all rows, or as zeros.");
+      "or as "
+      "zeros. Padding begins as the mean of all rows, or as zeros.");
   table.integer("pad-vocab-to", "N", o.pad_vocab_to, {1, 1e6}, "Add rows until the vocabulary of the model is a multiple of N.")
-      .alias("pad-to-multiple-of")
       .unset("no rows without a token are added")
       .sets("multiple for the vocabulary");
   table.then([&o](const OptionTable& read) {

@@ -211,7 +211,7 @@ constexpr OtherOption rows[] = {
     {"bnb-4bit-compute-dtype", "give --precision", "matrices are expanded to that type"},
     {"criterion=label_smoothed_cross_entropy", "give --label-smoothing E V / (V - 1), for fairseq's E and V tokens", "fairseq spreads E over the other V - 1 tokens"},
     {"loss-type", "leave it out", "the loss is the cross entropy of the targets (TRL's nll); TRL's dft and losses of preferences are not here"},
-    {"eval-packing pad-to-multiple-of train-sampling-strategy truncation-mode", "see --break-mode", "validation is cut as training is, and a row that is longer than a sequence takes several"},
+    {"eval-packing", "leave it out", "validation is packed as training is"},
     {"dataset-streaming dataset-kwargs base-model-name-or-path revision hub-revision", "give DATA and --model DIR; nothing is downloaded", "data and models are files"},
     {"activation-checkpointing activation-checkpointing-kwargs enable-activation-checkpointing ac-mode ac-option", "give --checkpoint-activations, with --checkpoint-policy"},
     {"enable-activation-offloading", "give --offload-activations"},

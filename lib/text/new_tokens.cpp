@@ -63,9 +63,9 @@ OrderedJson entry_of(const NewToken& token) {
 
 OrderedJson object_in(const TokenizerFile& file) {
   std::string problem;
-  OrderedJson json = read_json_in_order(file.text, problem);
-  if (!json.is_object()) throw UserError(format("the {} of the tokenizer is no JSON object; fetch it again", file.name));
-  return json;
+  OrderedJson object = read_json_in_order(file.text, problem);
+  if (!object.is_object()) throw UserError(format("the {} of the tokenizer is no JSON object; fetch it again", file.name));
+  return object;
 }
 
 }  // namespace
@@ -110,15 +110,15 @@ std::vector<TokenizerFile> with_new_tokens(std::vector<TokenizerFile> files, con
     throw UserError(
         "the tokenizer has no tokenizer.json (new tokens are written there); load it with transformers, and save it with "
         "save_pretrained()");
-  OrderedJson json = object_in(*vocabulary);
-  OrderedJson& added = json["added_tokens"];
+  OrderedJson whole = object_in(*vocabulary);
+  OrderedJson& added = whole["added_tokens"];
   if (added.is_null()) added = OrderedJson::array();
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     OrderedJson one = {{"id", first + i}};
     one.update(entry_of(tokens[i]));
     added.push_back(std::move(one));
   }
-  vocabulary->text = json_text(json, 2) + "\n";
+  vocabulary->text = json_text(whole, 2) + "\n";
   if (const auto config = find("tokenizer_config.json"); config != files.end())
     if (OrderedJson known = object_in(*config); known.contains("added_tokens_decoder")) {
       for (std::size_t i = 0; i < tokens.size(); ++i)
