@@ -44,7 +44,7 @@ struct TokenizeOptions {
   std::size_t train_bpe = 0;
   std::string json_field;
   bool chat = false;
-  RecordForm form;  // of conversations
+  RecordForm form;                      // of conversations
   std::filesystem::path chat_template;  // empty: the one next to the tokenizer
   bool skip_invalid = false;
   bool append_eos = false;

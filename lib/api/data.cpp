@@ -93,7 +93,8 @@ struct TokenData::Parts {
       : options(std::move(with)),
         cut(batch_cut(options.sharding, *model.job.world)),
         vocabulary(vocabulary_of(model.rows)),
-        mixture(open_mixture(name, {cut.T, options.break_mode, options.end_of_document, false, options.long_rows}, options.mask)),
+        mixture(
+            open_mixture(name, {cut.T, options.break_mode, options.end_of_document, false, options.long_rows}, options.mask)),
         batches(mixture, cut, vocabulary,
                 {.shuffle_seed = options.shuffle ? std::optional<std::uint64_t>(options.seed) : std::nullopt,
                  .passes = options.max_epoch,

@@ -49,6 +49,7 @@ constexpr std::pair<std::string_view, std::string_view> words[] = {
     {"vocabulary size", "vocabulary()"},
     {"save folder", "folder"},
     {"break mode", "break_mode"},
+    {"long rows", "long_rows"},
     {"end of document", "eos_token_id"},
     {"rank of adapters", "lora()"},
     {"targets of adapters", "lora().targets"},

@@ -106,7 +106,8 @@ std::string Mixture::order() const {
   const Cut& cut = ingredients_.front().samples.cut();
   if (cut.mode != BreakMode::none) text += cut.mode == BreakMode::eos ? "a document each" : "whole documents";
   if (cut.mode != BreakMode::none && cut.end_of_document) text += format(", ended by {}", *cut.end_of_document);
-  if (cut.long_rows != LongRows::split) text += cut.long_rows == LongRows::drop ? ", long ones dropped" : ", long ones truncated";
+  if (cut.long_rows != LongRows::split)
+    text += cut.long_rows == LongRows::drop ? ", long ones dropped" : ", long ones truncated";
   if (cut.packing == Packing::best_fit) text += ", best fit";
   for (const Ingredient& each : ingredients_)  // sequences without targets that count are left out
     if (each.samples.mask() || each.samples.leaves_out())

@@ -40,8 +40,7 @@ Padding padding_of(std::span<const std::uint32_t> columns, const ColumnRule& rul
   all.computed = as_read / static_cast<double>(batches * rule.B * rule.T);
   all.as_read = 1 - present / as_read;
   const LengthOrder order(columns.size(), seed, length);
-  all.by_length =
-      1 - present / computed_positions(columns.size(), rule, [&](std::size_t i) { return columns[order.at(i)]; });
+  all.by_length = 1 - present / computed_positions(columns.size(), rule, [&](std::size_t i) { return columns[order.at(i)]; });
   std::vector<Piece> pieces;
   std::vector<std::uint32_t> packed;
   for (const std::uint32_t one : columns)

@@ -146,7 +146,8 @@ class ParquetRows : public ByteStream {
         to += '\n';
         ++row_;
       }
-      if (row_ == rows_ && std::any_of(columns_.begin(), columns_.end(), [](parquet::Column& column) { return !column.at_end(); }))
+      if (row_ == rows_ &&
+          std::any_of(columns_.begin(), columns_.end(), [](parquet::Column& column) { return !column.at_end(); }))
         throw Unreadable{"it is damaged: a column has more values than there are rows"};
     } catch (const Unreadable& problem) {
       fail(format("{}, in row {}", problem.why, row_ + 1));

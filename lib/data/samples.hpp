@@ -19,8 +19,8 @@ namespace fsdp {
 /// into each sequence. With the last two, a document that is longer than T tokens takes several sequences.
 enum class BreakMode { none, complete, eos };
 
-/// What becomes of a document of more than T + 1 tokens, with `complete` and `eos`: it takes several sequences, only its first T
-/// targets are used, or it is not used.
+/// What becomes of a document of more than T + 1 tokens, with `complete` and `eos`: it takes several sequences, only its first
+/// T targets are used, or it is not used.
 enum class LongRows { split, truncate, drop };
 /// Which documents share a sequence, with `complete`: each joins the one before it if it fits, or best_fit().
 enum class Packing { first_come, best_fit };
@@ -49,8 +49,8 @@ class Samples {
   /// tokens.
   ///
   /// With BreakMode::none, no mask and no positions, sequence k is tokens [kT, kT + T]. Otherwise the constructor stores the
-  /// places of all sequences (24 bytes each; with best_fit, 16 more for each piece of a document). It reads the whole mask, and all tokens if cut.end_of_document is set. If the
-  /// data store where documents begin, 8 more bytes per document are needed.
+  /// places of all sequences (24 bytes each; with best_fit, 16 more for each piece of a document). It reads the whole mask, and
+  /// all tokens if cut.end_of_document is set. If the data store where documents begin, 8 more bytes per document are needed.
   Samples(std::unique_ptr<const Tokens> tokens, const Cut& cut, std::unique_ptr<const Tokens> mask = nullptr);
 
   std::size_t T() const { return cut_.T; }
@@ -108,8 +108,8 @@ class Samples {
 
   std::unique_ptr<const Tokens> tokens_, mask_;  // mask_ is null if all targets count
   Cut cut_;
-  std::vector<Place> places_;             // the places of all sequences; empty unless has_places()
-  std::vector<Piece> pieces_;             // of all sequences, if they are packed; those of sequence k begin at first_piece_[k]
+  std::vector<Place> places_;  // the places of all sequences; empty unless has_places()
+  std::vector<Piece> pieces_;  // of all sequences, if they are packed; those of sequence k begin at first_piece_[k]
   std::vector<std::uint64_t> first_piece_;
   std::vector<std::uint64_t> documents_;  // where documents begin; only if positions are needed and no token ends documents
   std::uint64_t targets_ = 0, document_count_ = 0, documents_sum_ = 0, mask_sum_ = 0;

@@ -47,8 +47,7 @@ struct SavedTensors {
 template <class E, class F>
 void for_rows_of_mlp(const StageKernels<E>& stage, const SavedTensors<E>& at, Write write, F f) {
   if (!stage.context.in_pieces) return f(stage, at, std::size_t{0}, write);
-  const std::size_t R = stage.R(),
-                    most = mlp_piece_rows(stage.config, stage.context.largest().rows(), stage.device);
+  const std::size_t R = stage.R(), most = mlp_piece_rows(stage.config, stage.context.largest().rows(), stage.device);
   for (std::size_t first = 0; first < R; first += most) {
     StageContext context = stage.context;
     context.shape = {1, std::min(most, R - first)};

@@ -53,7 +53,8 @@ struct Dropout {
 /// null (see kernels::AttentionShape). With positions, each document of a sequence is computed as a separate sequence. `cheap`
 /// is the memory for the part of a block's saved activations that is cheap to recompute (Recomputation). If it is null, this
 /// part is in `saved`, after the other part. `in_pieces`: `saved` has nothing of the block's MLP, of which only some rows exist
-/// at a time, in scratch; see ModelSizes. `longest`: the T that the memory was sized for, if it is not that of `shape`; 0: it is.
+/// at a time, in scratch; see ModelSizes. `longest`: the T that the memory was sized for, if it is not that of `shape`; 0: it
+/// is.
 struct StageContext {
   Stream& stream;
   std::span<const void* const> weights;

@@ -153,8 +153,8 @@ struct Scratch {
   std::size_t attention = block.take(kernels::attention_scratch(block_attention(c, shape, type, device), device));
   std::size_t d_up = activation.take_values(is_gated(c.activation) ? R * F : 0);
   std::size_t d_branch = branch.take_values(R * C);
-  // Head: [R,C], [R,2], [R], on CPUs targets [R], [chunk]; then [chunk, aligned V] or, if that is larger, [V] in fp32; then fp32
-  // [chunk,C].
+  // Head: [R,C], [R,2], [R], on CPUs targets [R], [chunk]; then [chunk, aligned V] or, if that is larger, [V] in fp32; then
+  // fp32 [chunk,C].
   Offsets head = small;
   std::size_t norm = head.take_values(R * C), stats = head.take(2 * R), loss = head.take(R);
   std::size_t targets = head.take(is_host(device.kind) ? R : 0);

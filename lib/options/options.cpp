@@ -76,10 +76,10 @@ void add_data_options(OptionTable& table, TrainOptions& o) {
       .common();
   add_document_options(table, o.break_mode, o.sharding.plan.documents, o.end_of_document);
   table
-      .choice<LongRows>("long-rows", o.long_rows,
-                        {{"split", LongRows::split}, {"truncate", LongRows::truncate}, {"drop", LongRows::drop}},
-                        "With --break-mode complete or eos: what becomes of a document that is longer than a sequence. split: it "
-                        "takes several sequences; truncate: only its beginning is used; drop: it is left out.")
+      .choice<LongRows>(
+          "long-rows", o.long_rows, {{"split", LongRows::split}, {"truncate", LongRows::truncate}, {"drop", LongRows::drop}},
+          "With --break-mode complete or eos: what becomes of a document that is longer than a sequence. split: it "
+          "takes several sequences; truncate: only its beginning is used; drop: it is left out.")
       .sets("long rows");
   table.choice<Packing>(
       "packing", o.packing, {{"first-come", Packing::first_come}, {"best-fit", Packing::best_fit}},

@@ -66,10 +66,10 @@ struct TrainMetrics {
   std::size_t mem_peak_bytes = 0;                                    // maximum over all ranks
   std::span<const std::pair<std::string, double>> group_norms = {};  // by group of parameters, with --log-group-norms
   std::optional<Straggler> straggler = {};                           // set every log_interval updates, if known
-  double positions_per_second = 0;           // all computed positions, in the loss or not; 0: same as tokens_per_second
-  std::optional<double> padding = {};        // the share of these positions after the end of their row
-  std::optional<double> rank_balance = {};   // the mean of the ranks' FLOPs, divided by the most FLOPs of a rank
-  std::optional<double> accuracy = {}, entropy = {};  // of the predictions of a transformer, as in UpdateResult
+  double positions_per_second = 0;          // all computed positions, in the loss or not; 0: same as tokens_per_second
+  std::optional<double> padding = {};       // the share of these positions after the end of their row
+  std::optional<double> rank_balance = {};  // the mean of the ranks' FLOPs, divided by the most FLOPs of a rank
+  std::optional<double> accuracy = {}, entropy = {};             // of the predictions of a transformer, as in UpdateResult
   std::span<const std::pair<std::string, double>> numbers = {};  // of a user's program, by name
 };
 

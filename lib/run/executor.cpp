@@ -59,7 +59,8 @@ Executor::Executor(const Model& model, const Layout& layout, const Plan& plan, B
     facts_.parts.push_back(parts_of_unit(layout_, u, mesh.shard().rank(), settings));
   }
   // cuDNN compiles its attention for each number of columns.
-  rule_ = {shape.B, shape.T, options_.pad_to_multiple_of, model.device().cudnn_head_size > 0 ? std::size_t{8} : std::size_t{32}};
+  rule_ = {shape.B, shape.T, options_.pad_to_multiple_of,
+           model.device().cudnn_head_size > 0 ? std::size_t{8} : std::size_t{32}};
   for (std::vector<std::size_t>& half : columns_)
     half.assign(std::max<std::size_t>(1, half_of_batches() / batch().bytes()), shape.T);
   const bool has_disk =
@@ -408,16 +409,15 @@ std::size_t Executor::shorten(std::int32_t* memory) const {
       if (targets[b * T + t - 1] >= 0) present = t;
   const std::size_t columns = rule_.columns(present);
   const auto move_together = [&, B = B, T = T](std::int32_t* rows, std::size_t words) {
-    for (std::size_t b = 1; b < B && columns < T; ++b) std::copy_n(rows + b * T * words, columns * words, rows + b * columns * words);
+    for (std::size_t b = 1; b < B && columns < T; ++b)
+      std::copy_n(rows + b * T * words, columns * words, rows + b * columns * words);
   };
   move_together(memory, width), move_together(targets, 1);
   if (positions) move_together(positions, 1);
   return columns;
 }
 
-std::size_t Executor::shorten(std::size_t index) {
-  return columns_[next_half_ ? 1 : 0].at(index) = shorten(next_batch(index));
-}
+std::size_t Executor::shorten(std::size_t index) { return columns_[next_half_ ? 1 : 0].at(index) = shorten(next_batch(index)); }
 
 std::int32_t* Executor::next_batch(std::size_t index) {
   const std::size_t begin = next_half_ ? half_of_batches() : 0;
@@ -558,7 +558,12 @@ void Executor::run_observed(const Pass& pass, std::size_t index) {
   times_[index].begin_ns = s.mark();
   for (Observer* const observer : observers_) observer->begin(pass.list, index);
   if (is_collective(op)) s.subject = op.unit < 0 ? nullptr : layout_.units()[static_cast<std::size_t>(op.unit)].name.c_str();
-  op.kind->run({facts_, s, op, pass.scalars, step_, pass.batch_begin,
+  op.kind->run({facts_,
+                s,
+                op,
+                pass.scalars,
+                step_,
+                pass.batch_begin,
                 {facts_.largest.B, pass.columns[static_cast<std::size_t>(op.micro_batch)]}});
   times_[index].end_ns = s.mark();
   kernels_[index] = s.marks_later() ? KernelTimes() : s.times;

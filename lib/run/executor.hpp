@@ -98,8 +98,8 @@ class Executor {
   /// The memory for micro-batch `index` of the next update: inputs, then targets, then positions (BatchLayout). The caller may
   /// write to it during the current update.
   std::int32_t* next_batch(std::size_t index);
-  /// Leaves out the last columns of micro-batch `index` of the next update, in which no target counts, if the model's results do
-  /// not depend on them. Moves the rows of inputs, targets and positions together, to [B, columns]. Returns the number of
+  /// Leaves out the last columns of micro-batch `index` of the next update, in which no target counts, if the model's results
+  /// do not depend on them. Moves the rows of inputs, targets and positions together, to [B, columns]. Returns the number of
   /// columns, which depends only on the micro-batch. Call it each time the micro-batch has been filled.
   std::size_t shorten(std::size_t index);
   /// The layout of a micro-batch in memory.

@@ -35,8 +35,8 @@ namespace {
 std::filesystem::path text_tokens(const TrainOptions& options) { return options.save.folder / "tokens"; }
 
 Cut data_cut(const TrainOptions& options) {
-  return {options.sharding.batch.T,  options.break_mode, options.end_of_document, options.sharding.plan.documents,
-          options.long_rows, options.packing};
+  return {options.sharding.batch.T,        options.break_mode, options.end_of_document,
+          options.sharding.plan.documents, options.long_rows,  options.packing};
 }
 
 /// Sets the position of the run in the data, and returns the order in which the run reads the data.
@@ -226,7 +226,8 @@ void report_padding(const RunContext& run, const Padding& padding) {
   if (!options.group_by_length && options.break_mode != BreakMode::none && padding.by_length < enough)
     better += format("; --group-by-length: {:.1f} %", 100 * padding.by_length);
   if (options.break_mode == BreakMode::eos && padding.best_fit < enough)
-    better += format("; --packing best-fit with --break-mode complete and --document-attention: {:.1f} %", 100 * padding.best_fit);
+    better +=
+        format("; --packing best-fit with --break-mode complete and --document-attention: {:.1f} %", 100 * padding.best_fit);
   run.log.say(wrapped("data: " + describe(padding, column_rule(options)) + better));
 }
 

@@ -41,7 +41,7 @@ struct TrainData {
   const Mixture mixture;
   const TrainBatches batches;
   const std::unique_ptr<const ValidData> valid;  // null: no validation
-  const Padding padding;  // of the first sequences, if documents or a mask make some of them short
+  const Padding padding;                         // of the first sequences, if documents or a mask make some of them short
 };
 
 /// Opens the data; returns null if all updates are done and `validates` is false, because then no data are needed. First

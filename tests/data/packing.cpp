@@ -146,7 +146,8 @@ BOOST_AUTO_TEST_CASE(long_documents_are_split_truncated_or_dropped) {
           if (end - begin <= T + 1) fitting.insert(target);
         }
       }
-      for (const auto& [rows, expected] : {std::pair(LongRows::split, whole), {LongRows::truncate, begun}, {LongRows::drop, fitting}}) {
+      for (const auto& [rows, expected] :
+           {std::pair(LongRows::split, whole), {LongRows::truncate, begun}, {LongRows::drop, fitting}}) {
         const Samples samples = corpus.open({T, mode, {}, true, rows}, masked);
         std::set<std::int32_t> found;
         for (const auto& [target, input] : targets_of(samples)) found.insert(target);

@@ -385,7 +385,8 @@ BOOST_AUTO_TEST_CASE(rows_cost_what_they_are_long) {
 
   // A pass is the same at any number of ranks, and after a resume.
   const std::string grouped = "--break-mode eos --tokens-per-sample 70 --shuffle --group-by-length --max-epoch 1 ",
-                    packed = "--break-mode complete --tokens-per-sample 70 --document-attention --packing best-fit --max-epoch 1 ";
+                    packed =
+                        "--break-mode complete --tokens-per-sample 70 --document-attention --packing best-fit --max-epoch 1 ";
   std::vector<std::uint64_t> targets;
   for (const std::string& way : {grouped, packed}) {
     const std::string name = way == grouped ? "grouped" : "packed";
@@ -406,7 +407,8 @@ BOOST_AUTO_TEST_CASE(rows_cost_what_they_are_long) {
 
   const Outcome other = train(2, "grouped2", "--break-mode eos --tokens-per-sample 70 --shuffle --max-epoch 1 --batch-size 2");
   CHECK_CONTAINS(other.output, "mixed or cut in another way than before: the data are read from the start");
-  const Outcome lost = train(1, "lost", "--break-mode eos --tokens-per-sample 20 --long-rows truncate --batch-size 4 --max-update 1");
+  const Outcome lost =
+      train(1, "lost", "--break-mode eos --tokens-per-sample 20 --long-rows truncate --batch-size 4 --max-update 1");
   must(lost);
   CHECK_CONTAINS(lost.output, "truncated because of their length");
   for (const auto& [words, message] :

@@ -264,7 +264,7 @@ BOOST_AUTO_TEST_CASE(the_printed_configuration_is_a_run_of_its_own) {
   CHECK_CONTAINS(printed, "\ntotal-batch-size = 24\n");
   CHECK_CONTAINS(printed, "\n# update-freq = 6 (follows from other options)\n");
   CHECK_CONTAINS(printed, "\n# total-num-update = 7 (follows from other options)\n");
-  CHECK_CONTAINS(printed, "\n# valid = (the split valid, if DATA is a data-bin folder that has it; else no validation)\n");
+  CHECK_CONTAINS(printed, "\n# valid = (the split for validation, if DATA is a folder that has it; else no validation)\n");
   write_file(file, "\xef\xbb\xbf" + printed);  // a byte-order mark, as some editors write
   const auto again = parse({"--config", file.c_str()}, 4).options;
   BOOST_CHECK(to_json(again) == to_json(parse({arguments.begin(), arguments.end() - 1}, 4).options));
@@ -322,6 +322,8 @@ BOOST_AUTO_TEST_CASE(options_that_change_results_are_compared_when_a_run_resumes
                                   "mask",
                                   "master-dtype",
                                   "memory-limit",
+                                  "group-by-length",
+                                  "long-rows",
                                   "min-loss-scale",
                                   "min-lr-ratio",
                                   "momentum",
@@ -331,6 +333,8 @@ BOOST_AUTO_TEST_CASE(options_that_change_results_are_compared_when_a_run_resumes
                                   "num-cycles",
                                   "optimizer",
                                   "optimizer-state-dtype",
+                                  "packing",
+                                  "pad-to-multiple-of",
                                   "power",
                                   "precision",
                                   "reduce-dtype",

@@ -246,8 +246,8 @@ BOOST_AUTO_TEST_CASE(columns_without_targets_change_only_rounding) {
         }
         if (most > 0) gradient = std::max(gradient, apart / most);
       }
-      BOOST_TEST_MESSAGE(name << " " << name_of(type) << ": loss " << loss << ", norm " << norm
-                              << " relative, gradient " << gradient << " of its largest element");
+      BOOST_TEST_MESSAGE(name << " " << name_of(type) << ": loss " << loss << ", norm " << norm << " relative, gradient "
+                              << gradient << " of its largest element");
       const double bound = type == DType::f32 ? 1 : 100;
       BOOST_TEST(loss < 2e-7 * bound);
       BOOST_TEST(norm < 1e-6 * bound);

@@ -103,12 +103,10 @@ inline History train_golden(const std::string& name, const Case& c) {
                           .plan = plan,
                           .optimizer = optimizer_of_run(run, c.state_type)},
                          world, traits_for(device->kind(), c.piece_rows));
-    Executor& executor =
-        sharded.allocate(*device,
-                         {.nvme_path = std::filesystem::current_path(),
-                          .table_type = c.tables,
-                          .pad_to_multiple_of = c.pad_to_multiple_of},
-                         c.comm);
+    Executor& executor = sharded.allocate(
+        *device,
+        {.nvme_path = std::filesystem::current_path(), .table_type = c.tables, .pad_to_multiple_of = c.pad_to_multiple_of},
+        c.comm);
     const auto& parameters = sharded.model().parameters();
     for (std::size_t u = 0; u < sharded.layout().units().size(); ++u)
       for (const Slice& slice : sharded.layout().slices(u, sharded.shard()))
