@@ -144,7 +144,8 @@ void require_described(const fs::path& path, const std::map<std::string, int>& b
   if (!is_off(layers) && !targets.is_array())
     refuse(path, "layers_to_transform", "PEFT takes it only with a list of target_modules");
   const auto is_target = modules_named(path, config, "target_modules"),
-             is_left_out = modules_named(path, config, "exclude_modules");
+             is_excluded = modules_named(path, config, "exclude_modules"),
+             is_saved = modules_named(path, config, "modules_to_save");
   json lists = config.value("layers_pattern", json());  // of the list of blocks, as "layers" or "h"
   if (!is_off(lists) && !lists.is_array()) lists = json::array({lists});
   const auto is_in_list = [&](const std::string& module) {
@@ -157,7 +158,7 @@ void require_described(const fs::path& path, const std::map<std::string, int>& b
   std::vector<std::string> missing, surplus;
   for (const auto& [module, block] : blocks) {
     const bool is_described =
-        !is_left_out(module) &&
+        !is_excluded(module) && !is_saved(module) &&
         (targets == "all-linear"
              ? block >= 0
              : is_target(module) && (is_off(layers) || (has(layers, block) && is_in_list(module)) || has(targets, module)));
@@ -181,7 +182,7 @@ void require_described(const fs::path& path, const std::map<std::string, int>& b
 std::function<bool(const std::string&)> modules_of_key(const fs::path& path, const std::string& key) {
   if (key.find_first_of("\\^$*+?()[]{}|") == key.npos)
     return [key](const std::string& module) { return is_target(key, module); };
-  return modules_named(path, {{"the pattern", "(.*\\.)?(" + (key.starts_with("^") ? key.substr(1) : key) + ")"}},
+  return modules_named(path, {{"the pattern", "(.*\\.)?(" + key + ")"}},
                        "the pattern");
 }
 
@@ -384,7 +385,7 @@ class AdaptedModel final : public TensorSource {
     ModelParameters all = list_parameters(adapted);
     const auto name_of = [&](int table) { return all.parameters[static_cast<std::size_t>(table)].name; };
     for (const auto& [table, rows] : {std::pair(all.head, &all.head_rows), std::pair(all.token_table, &all.embedding_rows)})
-      if (merge && rows->size() > 1)
+      if (merge && (rows->size() > 1 || rows->front().parameter != table))
         for (const TableRows& some : *rows) rows_[name_of(table)].emplace_back(some, name_of(some.parameter));
     for (const Parameter& parameter : all.parameters)
       if (parameter.is_adapter && base_->has(parameter.name))
@@ -501,7 +502,8 @@ class AdaptedModel final : public TensorSource {
     const std::size_t rank = current_.rank = adapter_.tensors->shape(module + a_suffix)[0];
     current_.a = matrix(a_suffix), current_.b = matrix(b_suffix);
     current_.in = current_.a.size() / rank, current_.out = current_.b.size() / rank;
-    for (float& value : current_.b) value *= static_cast<float>(adapter_.lora.scale_of(module));
+    const auto scale = static_cast<float>(adapter_.lora.scale_of(module));
+    for (float& value : current_.b) value *= scale;
     if (!in_out_) return;
     current_.b_columns.resize(current_.b.size());
     for (std::size_t o = 0; o < current_.out; ++o)

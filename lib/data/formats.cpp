@@ -118,6 +118,7 @@ void add_token_format(const TokenFormat& format) { table().add(format); }
 bool is_text_file(const fs::path& path) {
   if (kind_of(path) != PathKind::file) return false;
   const TextFile file(path);
+  if (file.has_rows()) return true;
   const std::string beginning = file.beginning(first_bytes);
   if (beginning.empty() || !looks_like_text(beginning)) return false;
   if (file.is_packed()) return !of_known_kind(path, beginning);

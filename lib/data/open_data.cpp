@@ -176,14 +176,21 @@ NamedSplit split_of(const std::string& name) {
       if (word != of_split) continue;
       if (found != no_split && found != split)
         throw UserError(
-            format("'{}' names two splits of the data ({} is another one than that of a word before it); rename it, "
-                   "or name the files of one split",
-                   name, word));
+            format("'{}' contains the names of two splits of the data; rename it, or name the files to be read", name));
       found = split;
     }
     word.clear();
   }
   return found;
+}
+
+/// Returns true for the name of a folder that has the files of one split.
+bool is_named_split(const std::string& name) {
+  try {
+    return split_of(name) != no_split;
+  } catch (const UserError&) {  // as in "val_eval_logs"
+    return false;
+  }
 }
 
 /// The files of a folder by their splits. If no name is that of a split, or all files are of one split, all are in `no_split`.
@@ -213,7 +220,7 @@ std::vector<fs::path> find_files(const fs::path& folder) {
       add(entry->path());
       continue;
     }
-    if (file != "data" && split_of(file) == no_split) continue;
+    if (file != "data" && !is_named_split(file)) continue;
     for (fs::recursive_directory_iterator inner(entry->path(), problem); !problem && inner != fs::end(inner);
          inner.increment(problem))
       if (kind_of(inner->path()) == PathKind::file && !inner->path().filename().string().starts_with('.')) add(inner->path());
@@ -253,12 +260,12 @@ Splits find_splits(const fs::path& folder) {
                folder.string(), other, (folder / "data" / (other + "-*")).string()));
   if (!has_splits(splits)) splits = by([](const fs::path& path) { return split_of(path.parent_path().generic_string()); });
   if (!has_splits(splits)) splits = by([](const fs::path& path) { return split_of(path.filename().string()); });
-  if (std::ranges::count_if(splits, [](const auto& files) { return !files.empty(); }) == 1) {
+  if (!has_splits(splits)) {
+    std::erase_if(splits[no_split], [&](const fs::path& path) { return path.lexically_relative(folder).has_parent_path(); });
+  } else if (std::ranges::count_if(splits, [](const auto& files) { return !files.empty(); }) == 1) {
     splits = {};
     splits[no_split] = paths;
   }
-  if (!has_splits(splits))
-    std::erase_if(splits[no_split], [&](const fs::path& path) { return path.parent_path().filename() == "data"; });
   return splits;
 }
 

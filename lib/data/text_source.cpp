@@ -235,10 +235,12 @@ std::string TextSource::place(std::uint64_t offset) const {
 std::string TextSource::place_of_line(std::uint64_t offset) const {
   const Text& text = text_at(offset);
   if (!text.file) return format("the line at byte {} of '{}'", text.mark + offset, text.name);
-  std::uint64_t line = 1;
-  const auto count = [&](const char* piece, std::size_t bytes) { line += std::count(piece, piece + bytes, '\n'); };
-  each_piece(*text.file, 0, text.mark + offset, count);
-  return format("{} {} of '{}'", text.file->has_rows() ? "row" : "line", line, text.name);
+  const std::uint64_t end = text.mark + offset;
+  if (counted_.text != &text || counted_.end > end) counted_ = {&text, 0, 1};
+  const auto count = [&](const char* piece, std::size_t bytes) { counted_.line += std::count(piece, piece + bytes, '\n'); };
+  each_piece(*text.file, counted_.end, end, count);
+  counted_.end = end;
+  return format("{} {} of '{}'", text.file->has_rows() ? "row" : "line", counted_.line, text.name);
 }
 
 nlohmann::ordered_json TextSource::identity() const {

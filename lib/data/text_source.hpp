@@ -78,7 +78,13 @@ class TextSource {
  private:
   struct Text;
   const Text& text_at(std::uint64_t& offset) const;
+  /// Where place_of_line() has counted to, so that it need not begin again for a later place.
+  struct Counted {
+    const Text* text = nullptr;
+    std::uint64_t end = 0, line = 1;
+  };
   std::vector<Text> texts_;
+  mutable Counted counted_;
   std::size_t present_ = 0;
   std::uint64_t at_ = 0;  // the position in the current text
 };

@@ -56,9 +56,8 @@ std::size_t Lora::rank_of(std::string_view module) const {
 }
 double Lora::alpha_of(std::string_view module) const { return number_of(alphas, module, alpha); }
 double Lora::scale_of(std::string_view module) const {
-  Lora own = *this;
-  own.rank = rank_of(module), own.alpha = alpha_of(module);
-  return own.scale();
+  const auto r = static_cast<double>(rank_of(module));
+  return alpha_of(module) / (rank_stabilized ? std::sqrt(r) : r);
 }
 std::size_t Lora::most_rank() const {
   std::size_t most = rank;

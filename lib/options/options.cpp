@@ -1152,10 +1152,10 @@ void require_complete(const TrainOptions& o) {
         "--eos-token-id changes nothing (it goes with --break-mode complete or eos, or with --document-attention); give one of "
         "these, too, or leave out --eos-token-id");
   require(!o.valid_mask.empty(), "valid-mask", !o.valid.empty(), "--valid");
-  if (o.valid.empty() && !valid_data_of(o.data) && o.validates_often())
+  if (o.valid.empty() && o.validates_often() && !valid_data_of(o.data))
     throw UserError(format("--validate-interval-{} has no data (there is no --valid); give --valid FILE or leave it out",
                            o.validate_interval_updates > 0 ? "updates" : "epochs"));
-  if (o.valid.empty() && !valid_data_of(o.data) && o.eval_on_start)
+  if (o.valid.empty() && o.eval_on_start && !valid_data_of(o.data))
     throw UserError("--eval-on-start has no data (there is no --valid); give --valid FILE or leave it out");
 }
 

@@ -75,6 +75,10 @@ FormJson read_sharegpt(FormJson record, const FormNames& names, std::string& pro
                                                        {names.at("function_call"), "function_call"}};
   const FormJson system = take(record, names, "system"), turns = take(record, names, "conversations");
   FormJson messages = FormJson::array();
+  if (!system.is_null() && !system.is_string()) {
+    problem = format("\"{}\" is no text", names.at("system"));
+    return record;
+  }
   if (system.is_string() && system != FormJson("")) messages.push_back(message_of("system", system));
   if (!turns.is_array()) {
     problem = format("it has no list \"{}\"", names.at("conversations"));

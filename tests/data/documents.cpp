@@ -246,12 +246,15 @@ BOOST_AUTO_TEST_CASE(a_folder_with_splits_is_read_as_datasets_reads_it) {
        "data/test-00000-of-00001.json valid.json"},
       {{"data/train.json", "data/validation.json", "other/test.json"}, "data/train.json", "data/validation.json"},
       {{"a.json", "checkpoints/train.json", "data/b.json"}, "a.json", "a.json"},
+      {{"a.json", "data/deep/b.json", "val_eval_logs/c.json"}, "a.json", "a.json"},
+      {{"data/train-00000-of-00001.json"}, "data/train-00000-of-00001.json", "data/train-00000-of-00001.json"},
       {{"a.json", "x_evaluation.json"},
        "has no train split by the names of its files (x_evaluation.json, a.json)",
        "has no validation split"},
       {{"test.json", "val.json"}, "has no train split", "val.json"},
       {{"data/train_sft-00000-of-00001.json", "data/test_sft-00000-of-00001.json"}, "has a split t", "has a split t"},
-      {{"train.json", "train-test.json"}, "'train-test.json' names two splits", "'train-test.json' names two splits"},
+      {{"train.json", "train-test.json"}, "'train-test.json' contains the names of two splits",
+       "contains the names of two splits"},
       {{"a.jsonl", "a.jsonl.gz"}, "are the same text by their names", "are the same text by their names"}};
   for (const Folder& each : folders) {
     const TemporaryFolder folder;
@@ -271,6 +274,13 @@ BOOST_AUTO_TEST_CASE(a_folder_with_splits_is_read_as_datasets_reads_it) {
       } catch (const UserError& error) {
         CHECK_CONTAINS(std::string(error.what()), expected);
       }
+    }
+    // The name of the folder itself means nothing.
+    const std::filesystem::path inside = folder / "data";
+    if (!std::filesystem::exists(inside)) {
+      std::filesystem::create_directory(inside);
+      write_file(inside / "words.json", R"({"text": "words"})");
+      BOOST_TEST(files_of_data(inside.string(), Split::train).size() == 1u);
     }
     if (each.train.find(' ') == std::string::npos || each.train.find("json") == 0)
       BOOST_TEST(shown(unread_files(folder.path().string(), true)) == each.unread);
