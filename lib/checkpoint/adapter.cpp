@@ -182,8 +182,7 @@ void require_described(const fs::path& path, const std::map<std::string, int>& b
 std::function<bool(const std::string&)> modules_of_key(const fs::path& path, const std::string& key) {
   if (key.find_first_of("\\^$*+?()[]{}|") == key.npos)
     return [key](const std::string& module) { return is_target(key, module); };
-  return modules_named(path, {{"the pattern", "(.*\\.)?(" + key + ")"}},
-                       "the pattern");
+  return modules_named(path, {{"the pattern", "(.*\\.)?(" + key + ")"}}, "the pattern");
 }
 
 /// Reads rank_pattern or alpha_pattern: the number of each module that a key means. The first key that means a module counts.

@@ -253,7 +253,8 @@ BOOST_AUTO_TEST_CASE(a_folder_with_splits_is_read_as_datasets_reads_it) {
        "has no validation split"},
       {{"test.json", "val.json"}, "has no train split", "val.json"},
       {{"data/train_sft-00000-of-00001.json", "data/test_sft-00000-of-00001.json"}, "has a split t", "has a split t"},
-      {{"train.json", "train-test.json"}, "'train-test.json' contains the names of two splits",
+      {{"train.json", "train-test.json"},
+       "'train-test.json' contains the names of two splits",
        "contains the names of two splits"},
       {{"a.jsonl", "a.jsonl.gz"}, "are the same text by their names", "are the same text by their names"}};
   for (const Folder& each : folders) {

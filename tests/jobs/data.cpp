@@ -82,15 +82,20 @@ BOOST_AUTO_TEST_CASE(a_finished_pass_is_nothing_to_do_and_another_one_goes_on) {
   BOOST_TEST(both[2]["tokens"] == 31 * T + 19);
   BOOST_TEST(both[3]["tokens"] == 31 * T + 19 + 12 * T);
   BOOST_TEST(both[5]["tokens"] == 2 * (31 * T + 19));
-  // MFU counts all computed positions. An update with fewer tokens in the loss computes as many.
+  // MFU counts all computed positions. In the last update of a pass, a micro-batch has fewer sequences, and another has none,
+  // of which only a few columns are computed.
   for (std::size_t u = 0; u < both.size(); ++u) {
     const json &line = both[u], &first = both[u < 3 ? 0 : 3];  // from the same start, with the same measured peak
     const auto share = [](const json& of) { return of["mfu"].get<double>() / of["positions_per_second"].get<double>(); };
     const double positions = 1e-3 * line["positions_per_second"].get<double>() * line["ms"].get<double>();
+    if (u % 3 == 2) {
+      BOOST_TEST((positions < 12.0 * T && positions > 7 * T + 19), line.dump());
+      BOOST_TEST(std::abs((1 - line["padding"].get<double>()) * positions - (7 * T + 19)) < 1e-6, line.dump());
+      continue;
+    }
     BOOST_TEST(std::abs(positions / (12.0 * T) - 1) < 1e-6, line.dump());
     BOOST_TEST(std::abs(share(line) / share(first) - 1) < 1e-6, line.dump());
   }
-  BOOST_TEST(both[2]["wps"].get<double>() < 0.7 * both[2]["positions_per_second"].get<double>());
   const Outcome neither = run(folder, mpirun(2, "fsdp-train", options("none", 3, "")));
   BOOST_TEST(neither.code == 2);
   BOOST_TEST(neither.says("give --max-update N or --max-epoch N"), neither.output);

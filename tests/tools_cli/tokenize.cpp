@@ -181,11 +181,12 @@ BOOST_AUTO_TEST_CASE(lines_that_are_no_json) {
   CHECK_CONTAINS(line("nonsense"), "line 2 of '" + at + "/a.jsonl' cannot be used (it is not JSON: ");
   CHECK_CONTAINS(line(R"({"text": "a"} x)"), "(it is not JSON: ");
   CHECK_CONTAINS(line(R"(["a"])"), "(it is no object)");
-  CHECK_CONTAINS(
-      line(R"({"txet": "a"})"),
-      "(it has no \"text\"); correct it, name the field that has the text by --json-field, or leave such lines out by "
-      "--skip-invalid");
-  CHECK_CONTAINS(line(R"({"text": 7})"), "(its \"text\" is no text)");
+  CHECK_CONTAINS(line(R"({"txet": "a"})"),
+                 "(it has no \"text\"; its fields are \"txet\"); correct it, name the field that has the text by --json-field, "
+                 "or leave such "
+                 "lines out by "
+                 "--skip-invalid");
+  CHECK_CONTAINS(line(R"({"text": 7})"), "(its \"text\" is no text; its fields are \"text\")");
   write_file(folder / "a.jsonl", "\n \r\n");
   CHECK_CONTAINS(error(at + "/a.jsonl"), "the text has no tokens");
   write_file(folder / "b.txt", "plain");
@@ -276,7 +277,8 @@ BOOST_AUTO_TEST_CASE(json_of_any_name_and_shape) {
     BOOST_TEST(run(at + "/a.txt" + more) == 2 << 8);
     return read_file(said);
   };
-  CHECK_CONTAINS(error("{\"content\": \"a\"}\n{\"content\": \"b\"}\n"), "(it has no \"text\"); correct it, name the field");
+  CHECK_CONTAINS(error("{\"content\": \"a\"}\n{\"content\": \"b\"}\n"),
+                 "(it has no \"text\"; its fields are \"content\"); correct it, name the field");
   CHECK_CONTAINS(error("[\"a\", \"b\"]"), "(it is no object)");
   CHECK_CONTAINS(error("[{\"text\": \"a\"}, {\"text\": \"b\"}\n"), "(the array has no closing bracket: it was cut)");
   CHECK_CONTAINS(error("[{\"text\": \"a\"},\n{\"text\": \"b\"} {}]", " --skip-invalid"),
