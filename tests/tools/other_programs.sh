@@ -14,6 +14,7 @@ for page in docs/from-*.md; do
   done < <(sed -E -e 's/cmake --build//' -e 's/(torchrun|srun|--ntasks) --?[a-z-]+[= ][0-9]+//' "$page" | grep -oE -- '--[a-z][a-z0-9.-]*' | sort -u)
 done
 keys=0
+# shellcheck disable=SC2016
 while read -r key; do
   ((++keys))
   grep -qxF -- "--${key//_/-}" < <(tr -d '`' <<<"$known") || { echo "docs/from-trl.md: fsdp-train does not know $key" && status=1; }
