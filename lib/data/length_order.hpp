@@ -14,8 +14,9 @@ inline const char* order_by_length(bool grouped) { return grouped ? ", by length
 
 /// A permutation of the sequences of each pass, inside windows: 4,096 sequences, or a quarter of a short pass. A window is
 /// sorted by columns, the longest first, and cut into parts of an eighth of the window, or of 32 sequences if that is more. The
-/// parts are read in a random order. So the order depends on the data and the seed only, and not on the batch or the number of ranks; and lengths change during the
-/// window. (Transformers' `group_by_length` sorts windows of 50 batches of all ranks instead.)
+/// parts are read in a random order. So the order depends on the data and the seed only, and not on the batch or the number of
+/// ranks; and lengths change during the window. (Transformers' `group_by_length` sorts windows of 50 batches of all ranks
+/// instead.)
 class LengthOrder {
  public:
   /// `columns(s)` returns the columns of sequence s of the run, and depends on s only.

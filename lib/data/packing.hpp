@@ -18,7 +18,8 @@ struct Piece {
 
 /// Divides pieces, of at most T targets each, among sequences of T columns. Takes the pieces from the longest to the shortest
 /// (equal ones in their order). Each goes to the sequence with the least free room that still holds it; of equal ones, to the
-/// last that got this room. The result is in the order of the first piece of each sequence, and pieces of a sequence are in their order.
+/// last that got this room. The result is in the order of the first piece of each sequence, and pieces of a sequence are in
+/// their order.
 std::vector<std::vector<Piece>> best_fit(std::span<const Piece> pieces, std::size_t T);
 
 /// The number of pieces that best_fit() divides at a time, in the order of the file.

@@ -52,8 +52,8 @@ Launches launches_of(const Optimizer& optimizer, const UnitTypes& types, DType s
 
 /// Returns true for kernels with a single result, with one for each row or column of a matrix, or only for vectors.
 bool makes_few_numbers(const std::string& kernel) {
-  for (const char* name : {"AddLosses", "AddPredictions", "FactorUpdate", "FinishNorm", "InverseMean", "NormalizeSums", "VarianceStatistics",
-                           "ElementUpdate<AdafactorVectorRule"})
+  for (const char* name : {"AddLosses", "AddPredictions", "FactorUpdate", "FinishNorm", "InverseMean", "NormalizeSums",
+                           "VarianceStatistics", "ElementUpdate<AdafactorVectorRule"})
     if (kernel.starts_with(name)) return true;
   return false;
 }
