@@ -137,7 +137,9 @@ class PromptReader {
     std::string problem;
     if (chat_) {
       const nlohmann::ordered_json object = read_json_in_order(records.record(), problem);
-      if (const std::string form = known_form(object); !form.empty()) throw UserError(format("{} is {}", place, form));
+      if (const std::string form = known_form(object); !form.empty())
+        throw UserError(
+            format("{} is {}; prompts are objects with \"messages\" or \"prompt\"", place, form.substr(0, form.find(';'))));
       if (!problem.empty()) throw UserError(format("{} is no conversation ({}); correct it", place, problem));
       return add_chat(object, place);
     }

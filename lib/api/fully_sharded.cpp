@@ -744,6 +744,7 @@ struct FullyShardedDataParallel::Parts {
   std::optional<Validations> validations_before;  // those before the last save()
   UserData loaded_data;
   double last_step_s = 0, last_tokens = 0;
+  std::size_t last_positions = 0;
 };
 
 /// Runs forward over the batch that was filled. Returns the outputs of a layer, or of the last one if `layer` is empty.
@@ -883,7 +884,7 @@ StepResult FullyShardedDataParallel::step(double learning_rate, const FillBatch&
     const UpdateResult result = p.executor().run_update(p.reader, scalars);
     const Verdict verdict = p.engine.judge(result, counted.rows);
     if (verdict == Verdict::refused) p.refuse(scalars, result);
-    p.last_step_s = timer.seconds(), p.last_tokens = counted.rows;
+    p.last_step_s = timer.seconds(), p.last_tokens = counted.rows, p.last_positions = p.executor().positions();
     return StepResult{.loss = result.loss, .gradient_norm = result.gradient_norm, .skipped = verdict == Verdict::left_out};
   });
 }
@@ -1175,7 +1176,7 @@ std::size_t FullyShardedDataParallel::peak_bytes() const {
 }
 FullyShardedDataParallel::Inside FullyShardedDataParallel::inside() const {
   Parts& p = *parts_;
-  return {*p.job, p.options, p.rows, p.engine, p.last_step_s, p.last_tokens};
+  return {*p.job, p.options, p.rows, p.engine, p.last_step_s, p.last_tokens, p.last_positions};
 }
 std::string FullyShardedDataParallel::plan() const {
   const ShardedModel& model = parts_->engine.model();

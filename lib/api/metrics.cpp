@@ -8,6 +8,7 @@
 #include "api/words.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "base/narrow.hpp"
 #include "base/program.hpp"
 #include "base/version.hpp"
 #include "comm/agree.hpp"
@@ -130,8 +131,7 @@ void MetricsLog::train(const StepResult& result, double learning_rate,
     const auto& scaler = inside.engine.progress().loss_scaler;
     const double ms = inside.last_step_s * 1e3;
     p.drop_trace_of_other_plan();
-    const double positions = static_cast<double>(p.options.sharding.batch.rows() * p.options.sharding.plan.micro_batches *
-                                                 static_cast<std::size_t>(inside.job.world->size()));
+    const auto positions = static_cast<double>(inside.job.world->sum(narrow<std::int64_t>(inside.last_positions)));
     if (result.skipped)
       p.log->skip({.step = inside.engine.progress().update + 1, .ms = ms});
     else

@@ -25,6 +25,7 @@ struct FullyShardedDataParallel::Inside {
   const RowSizes& rows;
   Engine& engine;
   double last_step_s, last_tokens;  // of the last step(): its duration, and how many rows counted in the loss on all ranks
+  std::size_t last_positions;       // the rows that this rank computed in it
 };
 
 }  // namespace fsdp

@@ -553,6 +553,8 @@ void OptionTable::apply(const std::vector<Given>& all) {
 }
 
 Request OptionTable::parse(int argc, const char* const* argv) {
+  for (const Option& row : rows_)
+    for (const std::string& alias : row.aliases_) expect(find(alias) == &row, "an option is bound twice");
   const auto command_line = read_command_line(argc, argv);
   const auto asked = [&](std::string_view name) {
     return std::any_of(command_line.begin(), command_line.end(), [&](const Given& g) { return g.option->name_ == name; });

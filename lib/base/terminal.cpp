@@ -119,8 +119,7 @@ std::size_t Terminal::width() const {
 
 std::string Terminal::coloured(std::string_view text, Colour colour) const {
   if (!draws() || is_set("NO_COLOR")) return std::string(text);
-  const int code = colour == Colour::bold ? 1 : colour == Colour::red ? 31 : 33;  // of ECMA-48
-  return format("\033[{}m{}\033[0m", code, text);
+  return format("\033[{}m{}\033[0m", static_cast<int>(colour), text);
 }
 
 }  // namespace fsdp

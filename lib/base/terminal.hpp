@@ -12,7 +12,8 @@ namespace fsdp {
 /// spaces, because the caller has already written up to that column.
 std::string wrap(const std::string& text, std::size_t indent, std::size_t width);
 
-enum class Colour { bold, red, yellow };
+/// The values are codes of ECMA-48.
+enum class Colour { bold = 1, red = 31, green = 32, yellow = 33 };
 
 /// The terminal that shows the text of a stream, if there is one.
 ///

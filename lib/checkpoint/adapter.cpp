@@ -114,7 +114,8 @@ bool is_off(const json& value) {
       where, what, why));
 }
 
-/// Returns which modules a list of names and ends of names, or a regular expression, in adapter_config.json means.
+/// Returns a function that tests whether `key` of adapter_config.json matches a module. The key has a list of names, or of ends
+/// of names, or a regular expression.
 std::function<bool(const std::string&)> modules_named(const fs::path& path, const json& config, const char* key) {
   const json value = config.value(key, json());
   try {
@@ -201,7 +202,7 @@ std::vector<std::pair<std::string, double>> read_pattern(const fs::path& path, c
   return {numbers.begin(), numbers.end()};
 }
 
-/// Reads the tokens whose rows of a table an adapter trains.
+/// Reads a list of token ids of trainable_token_indices.
 std::vector<std::size_t> read_tokens(const fs::path& path, const json& list) {
   try {
     for (const json& one : list)

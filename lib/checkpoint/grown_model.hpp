@@ -22,8 +22,8 @@ enum class NewTokenInit { mean_of_pieces, mean, zeros };
 /// The rows of embedding and head that do not come from the files.
 struct NewRows {
   NewTokenInit init = NewTokenInit::mean_of_pieces;
-  std::size_t known = 0;  // the rows whose mean `mean` is: those of the tokens that the tokenizer had before
-  /// The tokens that the texts of new tokens had before, by row. With mean_of_pieces, a row without any is the mean.
+  std::size_t known = 0;  // the number of rows that `mean` averages: those of the old tokenizer's tokens
+  /// The tokens into which the old tokenizer splits each new token, by row. With mean_of_pieces, a row without any is the mean.
   std::map<std::size_t, std::vector<TokenId>> pieces = {};
   std::size_t first_unused = 0;  // from this row on, all rows are new
 

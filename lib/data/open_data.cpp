@@ -286,8 +286,7 @@ std::vector<fs::path> files_of_folder(const fs::path& folder, Split split) {
   throw UserError(format(
       "'{}' holds no token files and no text (it has no dict.txt, and no file that ends in .bin, .h5, .hdf5, .txt, .jsonl, "
       ".ndjson, .json, one of the last four with .gz or .zst, or .parquet); name a token file, as fsdp-tokenize makes, or a "
-      "text "
-      "file",
+      "text file",
       folder.string()));
 }
 
@@ -377,6 +376,12 @@ std::vector<fs::path> files_of_data(const std::string& name, Split split) {
   for (const MixturePart& part : parts_of(name))
     if (is_data_bin(part.name)) all.push_back(fs::path(part.name) / "dict.txt");
   return all;
+}
+
+std::vector<std::string> sets_in(const std::string& name) {
+  std::vector<std::string> names;
+  for (const MixturePart& part : parts_of(name)) names.push_back(part.name);
+  return names;
 }
 
 std::vector<TextSet> texts_in(const std::string& name, Split split) {

@@ -35,6 +35,8 @@ std::vector<std::filesystem::path> files_of_pattern(const std::string& name);
 /// Returns the files that are read if `name` is opened, with indices and dictionaries, of which some may be missing; none if
 /// `name` is empty. Throws UserError.
 std::vector<std::filesystem::path> files_of_data(const std::string& name, Split split);
+/// The names of the data sets in `name`, without their weights.
+std::vector<std::string> sets_in(const std::string& name);
 /// Returns the data sets in `name` that are texts. They must be tokenized before the functions below can open them. Throws
 /// UserError.
 std::vector<TextSet> texts_in(const std::string& name, Split split);

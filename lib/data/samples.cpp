@@ -137,8 +137,7 @@ void Samples::count_targets() {
 
 /// Counts rows, and the targets that are predicted without the beginning of their row.
 void Samples::count_rows() {
-  DataCounts of_tokens = tokens_->counts();
-  counts_ = of_tokens += counts_;
+  counts_ += tokens_->counts();
   counts_.tokens = tokens_->size(), counts_.targets = targets_;
   const std::vector<std::uint64_t> rows =
       documents_.empty() && mask_ && tokens_->has_documents() ? tokens_->documents() : documents_;

@@ -67,6 +67,67 @@ bool is_whole(const fs::path& stem, const nlohmann::json& note) {
   return size_of_file(with(stem, ".bin")) == note["bytes"].get<std::uint64_t>() && size_of_file(with(stem, ".idx")).has_value();
 }
 
+/// How one text is read: the parts of TokenizeJobOptions that do not concern the output.
+class ReadingOfText {
+ public:
+  ReadingOfText(const TextReading& reading, TextSource& source)
+      : reading_(reading),
+        source_(source),
+        field_(reading.chat ? "" : source.json_field(reading.json_field, "text", reading.warn)) {}
+
+  const std::string& field() const { return field_; }
+  bool documents() const { return reading_.documents && field_.empty() && !reading_.chat; }
+  /// The folder or file with the chat template.
+  fs::path templates() const {
+    return reading_.chat_template.empty() ? folder_of_tokenizer(reading_.tokenizer) : reading_.chat_template;
+  }
+  /// The options refer to this object and to the tokenizer.
+  TokenizeJobOptions options(const Tokenizer& tokenizer) {
+    TokenizeJobOptions options;
+    if (documents() || !field_.empty()) options.end_of_text = find_end_of_text(tokenizer);
+    options.documents = documents();
+    if (const fs::path folder = folder_of_tokenizer(reading_.tokenizer); options.end_of_text && !folder.empty())
+      if (const std::string contradiction = contradiction_of_end(folder, tokenizer, *options.end_of_text);
+          !contradiction.empty())
+        reading_.warn(contradiction);
+    if (reading_.chat) {
+      chat_.emplace(templates(), tokenizer, reading_.form);
+      options.end_tokens = end_tokens_beside(folder_of_tokenizer(reading_.tokenizer), tokenizer, reading_.chat_template);
+      options.conversations = [&](const nlohmann::ordered_json& record, std::string& problem) {
+        return with_end(chat_->read(record, problem), tokenizer);
+      };
+    }
+    options.json_field = field_;
+    options.threads = reading_.threads > 0 ? reading_.threads : std::max(1u, std::thread::hardware_concurrency());
+    options.skip_invalid = reading_.skip_invalid;
+    options.is_text = true;
+    options.warn = reading_.warn;
+    return options;
+  }
+  /// Runs the job, and adds the warnings of the conversations.
+  TokenizeResult run(const Tokenizer& tokenizer, JobNotes& notes, const TokenizeJobOptions& options) {
+    TokenizeResult made = TokenizeJob(tokenizer, source_, std::nullopt, notes, options).run();
+    if (chat_) made.train.counts.warnings = chat_->warnings();
+    return made;
+  }
+
+ private:
+  /// Ends an open answer with the tokenizer's end-of-text token.
+  static ChatText with_end(ChatText text, const Tokenizer& tokenizer) {
+    if (const auto end = find_end_of_text(tokenizer); end && text.ends_open && !text.answers.empty()) {
+      text.text += tokenizer.spelling(*end);
+      text.answers.back().end = text.answer_ends.back() = text.text.size();
+      text.ends_open = false;
+    }
+    return text;
+  }
+
+  const TextReading& reading_;
+  TextSource& source_;
+  std::string field_;
+  std::optional<ChatReader> chat_;
+};
+
 /// Makes the token files of texts with one tokenizer, which is opened when it is first needed.
 class TokenMaker {
  public:
@@ -79,15 +140,14 @@ class TokenMaker {
     if (!source.is_of_files())
       throw UserError(
           format("'{}' is a pipe or a device (text is read again at the next start); copy it into a file", text.name));
-    const std::string field = reading_.chat ? "" : source.json_field(reading_.json_field, "text", reading_.warn);
+    ReadingOfText how(reading_, source);
     nlohmann::ordered_json made_of = {{"texts", source.identity()},
                                       {"tokenizer", tokenizer_sum_},
-                                      {"json_field", field},
+                                      {"json_field", how.field()},
                                       {"skip_invalid", reading_.skip_invalid}};
-    const bool documents = reading_.documents && field.empty() && !reading_.chat;
-    if (reading_.chat) made_of["chat"] = sum_of_chat_templates(templates());
+    if (reading_.chat) made_of["chat"] = sum_of_chat_templates(how.templates());
     if (reading_.form != RecordForm()) made_of["form"] = {reading_.form.name, reading_.form.names};
-    if (documents) made_of["documents"] = true;  // not `false`, because notes of older releases have no such entry
+    if (how.documents()) made_of["documents"] = true;  // not `false`, because notes of older releases have no such entry
     const std::string size = format_bytes(static_cast<double>(source.size_of_files()));
     std::string why;
     if (const nlohmann::json note = read_note(stem); note.is_object()) {
@@ -105,27 +165,10 @@ class TokenMaker {
                    with(stem, ".json").string(), why_not_opened(reading_.folder, errno)));
     }
     open();
-    TokenizeJobOptions output = {.out = with(stem, ".bin"), .valid_out = {}, .format = &find_token_format("megatron")};
-    if (documents || !field.empty()) output.end_of_text = find_end_of_text(*tokenizer_);
-    output.documents = documents;
-    if (const fs::path folder = folder_of_tokenizer(reading_.tokenizer); output.end_of_text && !folder.empty())
-      if (const std::string contradiction = contradiction_of_end(folder, *tokenizer_, *output.end_of_text);
-          !contradiction.empty())
-        reading_.warn(contradiction);
-    std::optional<ChatReader> chat;
-    if (reading_.chat) {
-      chat.emplace(templates(), *tokenizer_, reading_.form);
-      output.end_tokens = end_tokens_beside(folder_of_tokenizer(reading_.tokenizer), *tokenizer_, reading_.chat_template);
-      output.conversations = [&](const nlohmann::ordered_json& record, std::string& problem) {
-        return with_end(chat->read(record, problem));
-      };
-    }
-    output.json_field = field;
-    output.threads = reading_.threads > 0 ? reading_.threads : std::max(1u, std::thread::hardware_concurrency());
-    output.skip_invalid = reading_.skip_invalid;
-    output.is_text = true;
+    TokenizeJobOptions output = how.options(*tokenizer_);
+    output.out = with(stem, ".bin");
+    output.format = &find_token_format("megatron");
     output.stop = stop_;
-    output.warn = reading_.warn;
     nlohmann::ordered_json same = made_of;
     same["version"] = version_string();
     JobNotes notes(with(stem, ".bin.resume"), same, reading_.save_interval_s, reading_.warn);
@@ -133,9 +176,8 @@ class TokenMaker {
     const std::string line =
         format("text: tokenizing {} of '{}' with {} into {}.bin{}", size, text.name, name_of_tokenizer(), stem.string(), why);
     print_raw(stderr, wrapped(printable(line)) + "\n");
-    TokenizeResult made = TokenizeJob(*tokenizer_, source, std::nullopt, notes, output).run();
+    const TokenizeResult made = how.run(*tokenizer_, notes, output);
     const std::uint64_t tokens = made.train.files.front().tokens;
-    if (chat) made.train.counts.warnings = chat->warnings();
     FileSum sum;
     with_progress("checksum of the tokens", [&](const auto& progress) {
       const std::size_t all = size_of_file(with(stem, ".bin")).value_or(0);
@@ -145,7 +187,7 @@ class TokenMaker {
     nlohmann::ordered_json note = {{"made_of", made_of},       {"tokenizer", reading_.tokenizer},
                                    {"tokens", tokens},         {"bytes", sum.bytes},
                                    {"checksum", sum.checksum}, {"counts", to_json(made.train.counts)}};
-    for (const auto& [extension, key] : std::span(further_files).first(chat ? 3 : 1))
+    for (const auto& [extension, key] : std::span(further_files).first(reading_.chat ? 3 : 1))
       note[key] = sum_file(with(stem, extension)).checksum;
     write_text_file_durably(with(stem, ".json"), seal_json(note));
     require_tokens_of_model(text, stem);
@@ -153,19 +195,6 @@ class TokenMaker {
   }
 
  private:
-  /// The folder or file with the chat template.
-  fs::path templates() const {
-    return reading_.chat_template.empty() ? folder_of_tokenizer(reading_.tokenizer) : reading_.chat_template;
-  }
-  /// Ends an open answer with the tokenizer's end-of-text token.
-  ChatText with_end(ChatText text) const {
-    if (const auto end = find_end_of_text(*tokenizer_); end && text.ends_open && !text.answers.empty()) {
-      text.text += tokenizer_->spelling(*end);
-      text.answers.back().end = text.answer_ends.back() = text.text.size();
-      text.ends_open = false;
-    }
-    return text;
-  }
   /// Reads the token file once, and returns true if its checksum is that in the note. Throws TokenizingStopped.
   bool is_what_was_written(const TextSet& text, const fs::path& stem, const nlohmann::json& note) const {
     ProgressBar bar("comparing tokens with their checksum", ProgressBar::Unit::bytes);
@@ -255,6 +284,16 @@ std::vector<std::string> make_tokens_of_texts(const std::vector<TextSet>& texts,
   TokenMaker maker(reading, stop);
   for (const TextSet& text : texts) said.push_back(maker.make(text));
   return said;
+}
+
+DataCounts look_at_text(const TextSet& text, const TextReading& reading, const Tokenizer& tokenizer,
+                        const std::function<void(const EncodedPiece&, bool, const TextSource&)>& look) {
+  TextSource source(text.files);
+  ReadingOfText how(reading, source);
+  TokenizeJobOptions options = how.options(tokenizer);
+  options.look = [&](const EncodedPiece& piece, bool is_left_out) { look(piece, is_left_out, source); };
+  JobNotes none({}, {}, 0, reading.warn);
+  return how.run(tokenizer, none, options).train.counts;
 }
 
 std::unique_ptr<Tokens> open_tokens_of_text(const TextSet& text, const fs::path& folder) {

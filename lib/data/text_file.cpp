@@ -13,7 +13,7 @@
 
 namespace fsdp {
 
-/// A way in which a text can be stored: the first bytes of such a file, and what makes the text of it.
+/// A storage format of texts: the first bytes of such a file, and the function that opens it.
 struct TextFile::Packing {
   std::string_view signature;
   std::unique_ptr<ByteStream> (*open)(InputFile file);

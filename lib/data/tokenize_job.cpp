@@ -151,7 +151,7 @@ bool JsonPieces::next(TextPiece& piece) {
       ++piece.counts.skipped;
       if (!std::exchange(has_skipped_, true)) {
         const std::string known = form();
-        piece.counts.first_skipped =
+        piece.counts.firsts["invalid-rows"] =
             known.empty() ? format("{}: {}", records_.place(), problem_) : format("{}, which is {}", records_.place(), known);
       }
       continue;
@@ -219,6 +219,7 @@ void JobNotes::put(const nlohmann::json& progress) {
 }
 
 void JobNotes::remove() {
+  if (path_.empty()) return;
   check_errno(::unlink(path_.c_str()) == 0 || errno == ENOENT, "remove " + path_.string());
   ::unlink((path_.string() + temporary_suffix).c_str());  // left by a run that was killed while it wrote its notes
 }
@@ -239,6 +240,7 @@ void TokenizeJob::open_writers() {
     return output_.format->make_writer(path, vocab_size, found, output_.shard_tokens);
   };
   const auto open = [&](Part& part, const std::filesystem::path& path, const std::string& name) {
+    if (output_.look) return;
     if (goes_on()) part.counts = counts_of_json(notes_.found()->at(name + "_counts"));
     part.tokens = open_one(path, tokenizer_.vocab_size(), name);
     if (!output_.conversations) return;
@@ -297,7 +299,7 @@ TokenizeResult TokenizeJob::run_parts() {
   const auto require_tokens = [&](std::uint64_t before, const char* what, const DataCounts& counts) {
     if (tokens_ == before && counts.skipped > 0)
       throw UserError(format("{} has no row that can be used (all {} are left out; the first is {}); correct them", what,
-                             counts.skipped, counts.first_skipped));
+                             counts.skipped, counts.firsts.at("invalid-rows")));
     if (tokens_ == before)
       throw UserError(format("{} has no tokens (it is empty, or has only empty lines and documents); use more text", what));
   };
@@ -349,7 +351,7 @@ void TokenizeJob::end_answers(EncodedPiece& piece) const {
       const auto part = [](const std::vector<TokenId>& all, std::size_t at, std::size_t n) {
         return std::span(all).subspan(at, std::min(n, all.size() - at));
       };
-      piece.counts.unended = format(
+      piece.counts.firsts["no-end-token"] = format(
           "'{}'", shown_tokens(tokenizer_, part(piece.ids, first, end - first + 2), part(piece.mask, first, end - first + 2)));
     }
   }
@@ -365,11 +367,11 @@ bool TokenizeJob::count(EncodedPiece& piece, DataCounts& counts) {
     if (!output_.skip_invalid)
       throw UserError(format("{} has no target ({}); correct it, or leave such lines out by `skipping of lines`",
                              text_.place_of_line(piece.begin), why));
-    if (counts.first_skipped.empty() && piece.counts.skipped == 0)
-      piece.counts.first_skipped = format("{}: {}", text_.place_of_line(piece.begin), why);
+    if (!counts.firsts.contains("invalid-rows") && piece.counts.skipped == 0)
+      piece.counts.firsts["invalid-rows"] = format("{}: {}", text_.place_of_line(piece.begin), why);
     ++piece.counts.skipped, ++piece.counts.without_target;
     piece.counts.answers = piece.counts.empty_answers = piece.counts.unended_answers = 0;
-    piece.counts.unended.clear();
+    piece.counts.firsts.erase("no-end-token");
     counts += piece.counts;
     return false;
   }
@@ -412,12 +414,14 @@ void TokenizeJob::run_part(Part& part, std::uint64_t begin, std::optional<std::u
       piece.ids.push_back(*output_.end_of_text);
       piece.mask.push_back(piece.ends_open ? 1 : 0);
     }
-    if (count(piece, part.counts)) {
+    const bool is_kept = count(piece, part.counts);
+    if (is_kept) tokens_ += piece.ids.size();
+    if (output_.look) output_.look(piece, !is_kept);
+    if (is_kept && part.tokens) {
       part.tokens->add(piece.ids);
       if (part.mask) part.mask->add(piece.mask);
       if (piece.ends_document) part.tokens->end_document();
       if (piece.ends_document && part.mask) part.mask->end_document();
-      tokens_ += piece.ids.size();
     }
     at_ = piece.end;
     show(static_cast<double>(at_));
@@ -451,7 +455,7 @@ void TokenizeJob::run_part(Part& part, std::uint64_t begin, std::optional<std::u
   }
   encoder.finish();
   bar.finish();
-  if (!documents) part.tokens->end_document();
+  if (!documents && part.tokens) part.tokens->end_document();
 }
 
 void TokenizeJob::save() {

@@ -140,6 +140,8 @@ struct TokenizeJobOptions {
   bool skip_invalid = false;        // leave out JSON records without a text
   bool is_text = false;             // refuse texts with zero bytes
   std::function<bool()> stop = {};  // called between pieces; if it returns true, the job stops
+  /// If set, nothing is written, and this is called for each piece in order, also for those that are left out.
+  std::function<void(const EncodedPiece& piece, bool is_left_out)> look = {};
   Warn warn = print_warning;
 };
 

@@ -103,7 +103,7 @@ void TransformerConfig::validate() const {
        {std::pair(&row.names.token_table, &lora.tokens), std::pair(&row.names.head, &lora.head_tokens)}) {
     const std::set<std::size_t> rows(tokens->begin(), tokens->end());
     require(rows.size() == tokens->size() && (rows.empty() || *rows.rbegin() < vocab_size),
-            "an adapter trains the rows of tokens that are repeated, or that the model does not have; use another adapter");
+            "the adapter lists a token twice, or one that the model does not have; use another adapter");
     if ((tokens == &lora.head_tokens && tied_embeddings) || trains_whole(*this, *table)) continue;
     for (std::size_t token = base.vocab_size; token < vocab_size; ++token)
       require(rows.contains(token),

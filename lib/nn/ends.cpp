@@ -109,8 +109,9 @@ class Embedding final : public InputStage {
   const Transformer& model_;
 };
 
-/// The rows of a batch for which a CPU computes logits: those whose target counts, and some more, because the first product of
-/// a number of rows takes longer. They are moved to the beginning, and their results back. A GPU computes all rows.
+/// The rows of a batch for which a CPU computes logits: all rows whose target counts, rounded up to one of a few numbers,
+/// because oneDNN needs time for each new number of rows. The rows are moved to the beginning, and their results back. A GPU
+/// computes all rows.
 class LogitRows {
  public:
   LogitRows(const DeviceTraits& device, const std::int32_t* targets, std::size_t R) : targets_(targets), R_(R), count_(R) {

@@ -26,8 +26,8 @@ struct Lora {
   std::vector<std::pair<std::string, double>> ranks = {}, alphas = {};
   std::vector<std::size_t> layers = {};           // the blocks that get adapters (layers_to_transform); empty: all
   std::vector<std::string> modules_to_save = {};  // ends of names of modules that are trained as a whole
-  /// The tokens whose rows of the embedding, and of a head that is not tied to it, are trained (trainable_token_indices). Row i
-  /// of the adapter's matrix replaces the row of tokens[i].
+  /// Token ids (trainable_token_indices). Row i of the adapter's matrix replaces row tokens[i] of the embedding, or of a head
+  /// that is not tied to it, and is trained.
   std::vector<std::size_t> tokens = {}, head_tokens = {};
   /// The vocabulary sizes of the base model and of the model, if the adapter has rows for further tokens; else 0.
   std::size_t base_vocab = 0, vocab = 0;

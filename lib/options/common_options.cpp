@@ -10,6 +10,7 @@
 #include "base/format.hpp"
 #include "base/version.hpp"
 #include "device/cuda_library.hpp"
+#include "files/input_file.hpp"
 #include "files/unpack.hpp"
 #include "h5/h5.hpp"
 #include "kernels/kernels.hpp"
@@ -352,8 +353,7 @@ void add_text_options(OptionTable& table, std::string& json_field, bool& chat, R
   table
       .text("json-field", "NAME", json_field,
             "The texts are JSON, lines or an array of objects, or rows of Parquet files. Field NAME of each object is a "
-            "document, "
-            "tokenized by itself, or a list of tokens, which are taken as they are.")
+            "document, tokenized by itself, or a list of tokens, which are taken as they are.")
       .unset("text, if the content or the name of a file shows that it is JSON; other files are plain text")
       .sets("field of JSON");
   table
@@ -396,6 +396,11 @@ void add_chat_template_option(OptionTable& table, std::filesystem::path& file, c
       .alias("chat-template-path")
       .unset("chat_template.jinja or tokenizer_config.json next to the tokenizer")
       .sets("chat template");
+  table.then([&file](const OptionTable&) {
+    if (!file.empty() && kind_of(file) == PathKind::missing)
+      throw UserError(
+          format("--chat-template '{}' does not exist (a file with a template is needed); check the path", file.string()));
+  });
 }
 
 Option& add_threads_option(OptionTable& table, std::size_t& threads) {

@@ -181,9 +181,8 @@ void add_vocabulary_options(OptionTable& table, TrainOptions& o) {
   table.choice<NewTokenInit>(
       "new-token-init", o.new_token_init,
       {{"mean-of-pieces", NewTokenInit::mean_of_pieces}, {"mean", NewTokenInit::mean}, {"zeros", NewTokenInit::zeros}},
-      "How rows of new tokens begin: as the mean of the rows of the tokens that the word had before, as the mean of all rows, "
-      "or as "
-      "zeros. Padding begins as the mean of all rows, or as zeros.");
+      "How the row of a new token begins: as the mean of the rows of the tokens into which the old tokenizer splits the word, "
+      "as the mean of all rows, or as zeros. Padding begins as the mean of all rows, or as zeros.");
   table.integer("pad-vocab-to", "N", o.pad_vocab_to, {1, 1e6}, "Add rows until the vocabulary of the model is a multiple of N.")
       .unset("no rows without a token are added")
       .sets("multiple for the vocabulary");
@@ -192,8 +191,7 @@ void add_vocabulary_options(OptionTable& table, TrainOptions& o) {
     if (o.grows_vocabulary() && read.given("vocab-size"))
       throw UserError(
           "--vocab-size does not go with --add-tokens, --add-special-tokens and --pad-vocab-to (the vocabulary follows from "
-          "the "
-          "tokenizer); leave it out");
+          "the tokenizer); leave it out");
   });
 }
 
@@ -203,8 +201,7 @@ void settle_adapters(const OptionTable& table, const TrainOptions& o) {
   if (!o.adapter.empty() && o.grows_vocabulary())
     throw UserError(
         "--adapter does not go with --add-tokens, --add-special-tokens and --pad-vocab-to (its rows are for the tokens that it "
-        "was "
-        "trained with); leave them out, or merge the adapter first");
+        "was trained with); leave them out, or merge the adapter first");
   for (const char* name : {"lora-alpha", "lora-targets", "use-rslora", "lora-rank-pattern", "lora-alpha-pattern", "lora-layers",
                            "modules-to-save"}) {
     if (!table.changed(name)) continue;
@@ -631,8 +628,7 @@ void add_optimizer_options(OptionTable& table, TrainOptions& o) {
           "Schedule of the learning rate after the warm-up. fixed (Trainer's constant_with_warmup): --lr; linear, "
           "polynomial_decay and cosine (cosine_with_min_lr): from --lr to --end-learning-rate at --total-num-update; "
           "cosine_with_restarts: --num-cycles times in that range, each time from --lr; inverse_sqrt: --lr times the square "
-          "root of W / update; wsd: "
-          "--lr, then linearly to --end-learning-rate in the last --decay-updates.")
+          "root of W / update; wsd: --lr, then linearly to --end-learning-rate in the last --decay-updates.")
       .alias("lr-scheduler-type")
       .common();
   table.integer("warmup-updates", "W", o.schedule.warmup, {0}, "Updates in which the rate rises from 0 to --lr.").common();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "base/error.hpp"
@@ -58,7 +59,7 @@ Executor::Executor(const Model& model, const Layout& layout, const Plan& plan, B
     }
     facts_.parts.push_back(parts_of_unit(layout_, u, mesh.shard().rank(), settings));
   }
-  // cuDNN compiles its attention for each number of columns.
+  // cuDNN builds a graph of its attention for each number of columns, so there are fewer numbers.
   rule_ = {shape.B, shape.T, options_.pad_to_multiple_of,
            model.device().cudnn_head_size > 0 ? std::size_t{8} : std::size_t{32}};
   for (std::vector<std::size_t>& half : columns_)
@@ -399,10 +400,10 @@ std::size_t Executor::half_of_batches() const {
 /// Moves the rows of a batch together, without the last columns, and returns the number of columns left.
 std::size_t Executor::shorten(std::int32_t* memory) const {
   const auto [B, T] = facts_.largest;
+  if (!facts_.model.takes_short_rows) return T;
   const BatchLayout sizes = batch();
   const std::size_t width = sizes.inputs / sizeof(std::int32_t) / (B * T);  // of a row of inputs
   std::int32_t *const targets = memory + B * T * width, *const positions = sizes.positions > 0 ? targets + B * T : nullptr;
-  if (!facts_.model.takes_short_rows) return T;
   std::size_t present = 0;
   for (std::size_t b = 0; b < B; ++b)
     for (std::size_t t = T; t > present; --t)
@@ -415,6 +416,11 @@ std::size_t Executor::shorten(std::int32_t* memory) const {
   move_together(memory, width), move_together(targets, 1);
   if (positions) move_together(positions, 1);
   return columns;
+}
+
+std::size_t Executor::positions() const {
+  const std::vector<std::size_t>& columns = columns_[next_half_ ? 0 : 1];
+  return facts_.largest.B * std::accumulate(columns.begin(), columns.end(), std::size_t{0});
 }
 
 std::size_t Executor::shorten(std::size_t index) { return columns_[next_half_ ? 1 : 0].at(index) = shorten(next_batch(index)); }

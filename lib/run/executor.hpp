@@ -102,6 +102,9 @@ class Executor {
   /// do not depend on them. Moves the rows of inputs, targets and positions together, to [B, columns]. Returns the number of
   /// columns, which depends only on the micro-batch. Call it each time the micro-batch has been filled.
   std::size_t shorten(std::size_t index);
+  /// The positions that this rank has computed in the last update: B times the columns of its micro-batches. An evaluation
+  /// changes the number.
+  std::size_t positions() const;
   /// The layout of a micro-batch in memory.
   BatchLayout batch() const { return facts_.batch(); }
   /// One update over the micro-batches in next_batch(). The caller calls these four functions in this order. The first three

@@ -551,8 +551,7 @@ std::string known_form(const ChatJson& record) {
     return "in Alpaca's form (\"instruction\", \"input\" and \"output\"); give `form of JSON` alpaca";
   if (has("chosen") && record.contains("rejected"))
     return "for training on preferences (\"chosen\" and \"rejected\"), which is not here; to train on the chosen answers, "
-           "write "
-           "{\"messages\": ..} with the messages of \"chosen\", or {\"prompt\": .., \"completion\": ..}";
+           "write {\"messages\": ..} with the messages of \"chosen\", or {\"prompt\": .., \"completion\": ..}";
   for (const auto& [question, answer] : {std::pair("question", "answer"), {"query", "response"}, {"input", "output"}})
     if (has(question) && record.contains(answer))
       return format("a question with its answer (\"{}\" and \"{}\"); write {{\"prompt\": .., \"completion\": ..}}", question,

@@ -29,9 +29,19 @@ constexpr std::pair<const char*, Number> numbers[] = {{"rows", &DataCounts::rows
                                                       {"truncated_rows", &DataCounts::truncated_rows},
                                                       {"dropped_rows", &DataCounts::dropped_rows},
                                                       {"lost_targets", &DataCounts::lost_targets},
-                                                      {"late_targets", &DataCounts::late_targets}};
-constexpr std::pair<const char*, std::string DataCounts::*> texts[] = {
-    {"first_skipped", &DataCounts::first_skipped}, {"unended", &DataCounts::unended}, {"first_row", &DataCounts::first_row}};
+                                                      {"late_targets", &DataCounts::late_targets},
+                                                      {"idle_sequences", &DataCounts::idle_sequences},
+                                                      {"cut_answers", &DataCounts::cut_answers},
+                                                      {"beyond_model", &DataCounts::beyond_model},
+                                                      {"long_prompts", &DataCounts::long_prompts},
+                                                      {"doubled_bos", &DataCounts::doubled_bos},
+                                                      {"unended_rows", &DataCounts::unended_rows},
+                                                      {"empty_rows", &DataCounts::empty_rows},
+                                                      {"unknown_tokens", &DataCounts::unknown_tokens},
+                                                      {"duplicates", &DataCounts::duplicates},
+                                                      {"near_duplicates", &DataCounts::near_duplicates},
+                                                      {"in_training", &DataCounts::in_training},
+                                                      {"near_training", &DataCounts::near_training}};
 constexpr std::size_t most_roles = 16;  // further ones are counted together
 
 /// The roles of messages that are not learned.
@@ -71,8 +81,8 @@ DataCounts& DataCounts::operator+=(const DataCounts& other) {
   for (const auto& [name, number] : numbers) this->*number += other.*number;
   longest_row = longest;
   for (const auto& [role, messages] : other.roles) add_role(role, messages);
-  for (const auto& [name, text] : texts)
-    if ((this->*text).empty()) this->*text = other.*text;
+  if (first_row.empty()) first_row = other.first_row;
+  firsts.insert(other.firsts.begin(), other.firsts.end());  // keeps those that are there
   for (const std::string& warning : other.warnings)
     if (std::find(warnings.begin(), warnings.end(), warning) == warnings.end()) warnings.push_back(warning);
   return *this;
@@ -82,8 +92,8 @@ nlohmann::ordered_json to_json(const DataCounts& counts) {
   nlohmann::ordered_json object = nlohmann::ordered_json::object();
   for (const auto& [name, number] : numbers)
     if (counts.*number > 0) object[name] = counts.*number;
-  for (const auto& [name, text] : texts)
-    if (!(counts.*text).empty()) object[name] = counts.*text;
+  if (!counts.first_row.empty()) object["first_row"] = counts.first_row;
+  if (!counts.firsts.empty()) object["firsts"] = counts.firsts;
   if (!counts.roles.empty()) object["roles"] = counts.roles;
   if (!counts.warnings.empty()) object["warnings"] = counts.warnings;
   return object;
@@ -94,9 +104,11 @@ DataCounts counts_of_json(const nlohmann::json& object) {
   if (!object.is_object()) return counts;
   for (const auto& [name, number] : numbers)
     if (const auto at = object.find(name); at != object.end() && at->is_number_unsigned()) counts.*number = *at;
-  for (const auto& [name, text] : texts)
-    if (const auto at = object.find(name); at != object.end() && at->is_string()) counts.*text = *at;
-  const nlohmann::json roles = object.value("roles", nlohmann::json()), warnings = object.value("warnings", nlohmann::json());
+  const nlohmann::json roles = object.value("roles", nlohmann::json()), warnings = object.value("warnings", nlohmann::json()),
+                       firsts = object.value("firsts", nlohmann::json()), row = object.value("first_row", nlohmann::json());
+  if (row.is_string()) counts.first_row = row;
+  for (const auto& [name, place] : firsts.items())
+    if (place.is_string()) counts.firsts[name] = place;
   for (const auto& [role, messages] : roles.items())
     if (messages.is_number_unsigned()) counts.add_role(role, messages);
   for (const nlohmann::json& warning : warnings)
@@ -129,7 +141,159 @@ std::string why_no_target(const DataCounts& row) {
   return format("none of its messages is an answer, which has the role \"assistant\"; its roles: {}", roles_of(row));
 }
 
-void report_counts(const DataCounts& counts, const std::string& name, const Warn& say, const Warn& warn) {
+namespace {
+
+/// "(the first is line 3 of 'a.jsonl')", or nothing if the place is not known.
+std::string first_of(const DataCounts& counts, const char* check) {
+  const auto found = counts.firsts.find(check);
+  return found == counts.firsts.end() ? "" : format(" (the first is {})", found->second);
+}
+
+std::string left_out_rows(const DataCounts& counts, const std::string& name) {
+  if (counts.skipped == 0) return "";
+  return format("{} in {} are left out{}{}", rows_of(counts, counts.skipped), name,
+                counts.without_target == 0 ? ""
+                                           : format(", {} of them because they have no target{}", counts.without_target,
+                                                    counts.roles.empty() ? "" : "; roles: " + roles_of(counts)),
+                first_of(counts, "invalid-rows"));
+}
+
+std::string unknown_roles(const DataCounts& counts, const std::string& name) {
+  std::string unknown;
+  std::uint64_t messages = 0;
+  for (const auto& [role, times] : counts.roles) {
+    if (std::find(std::begin(known_roles), std::end(known_roles), role) != std::end(known_roles)) continue;
+    unknown += format("{}\"{}\"", unknown.empty() ? "" : ", ", role);
+    messages += times;
+  }
+  if (messages == 0) return "";
+  return format(
+      "{} in {} of the role {} are not learned (only those of the role \"assistant\" are answers; roles: {}); if they "
+      "are answers, correct the role",
+      plural(messages, "message"), name, unknown, roles_of(counts));
+}
+
+std::string unended_answers(const DataCounts& counts, const std::string& name) {
+  if (counts.unended_answers == 0) return "";
+  const auto found = counts.firsts.find("no-end-token");
+  return format(
+      "{} of {} answers in {} have no target at which generation ends{}, so the model does not learn to stop after them; end "
+      "answers in the chat template, or tokenize texts of prompts and completions with an end token, or name the token that "
+      "follows them as \"eos_token_id\" of generation_config.json",
+      counts.unended_answers, counts.answers, name,
+      found == counts.firsts.end() ? "" : format(" (the first ends by {})", found->second));
+}
+
+std::string late_targets(const DataCounts& counts, const std::string& name) {
+  const bool all_count = counts.targets + counts.rows + 1 >= counts.tokens;  // documents' first tokens may be no targets
+  if (counts.late_targets == 0 || all_count) return "";
+  return format(
+      "{} in {} {} longer than a sequence, or cut by its end: {} of {} targets are predicted without the beginning of their "
+      "{}; "
+      "give a larger `sequence length`, and `break mode` complete",
+      rows_of(counts, counts.cut_rows), name, counts.cut_rows == 1 ? "is" : "are", counts.late_targets, counts.targets,
+      row_word(counts));
+}
+
+std::string idle_sequences(const DataCounts& counts, const std::string& name) {
+  if (counts.idle_sequences == 0) return "";
+  return format("{} of {} sequences of {} have no target and are not computed{}", counts.idle_sequences,
+                counts.idle_sequences + counts.sequences, name, first_of(counts, "idle-sequences"));
+}
+
+std::string cut_answers(const DataCounts& counts, const std::string& name) {
+  if (counts.cut_answers == 0) return "";
+  return format("{} in {} are cut by the end of a sequence{}; give a larger `sequence length`, and `break mode` complete",
+                plural(counts.cut_answers, "answer"), name, first_of(counts, "cut-answers"));
+}
+
+std::string beyond_model(const DataCounts& counts, const std::string& name) {
+  if (counts.beyond_model == 0) return "";
+  return format("{} in {} end after the longest sequence of the model{}; shorten these rows, or leave them out by `long rows`",
+                plural(counts.beyond_model, "answer"), name, first_of(counts, "beyond-model"));
+}
+
+std::string long_prompts(const DataCounts& counts, const std::string& name) {
+  if (counts.long_prompts == 0) return "";
+  return format(
+      "the prompts of {} in {} fill a sequence, so their answers are learned without them, or not at all{}; give a "
+      "larger `sequence length`",
+      rows_of(counts, counts.long_prompts), name, first_of(counts, "long-prompts"));
+}
+
+std::string doubled_bos(const DataCounts& counts, const std::string& name) {
+  if (counts.doubled_bos == 0) return "";
+  return format("{} in {} begin with the token that begins texts twice{}; remove it from the chat template or from the texts",
+                rows_of(counts, counts.doubled_bos), name, first_of(counts, "doubled-bos"));
+}
+
+std::string unended_rows(const DataCounts& counts, const std::string& name) {
+  if (counts.unended_rows == 0) return "";
+  return format(
+      "{} in {} do not end with an end token, so the model does not learn where they end{}; tokenize them with "
+      "fsdp-tokenize --append-eos",
+      rows_of(counts, counts.unended_rows), name, first_of(counts, "unended-rows"));
+}
+
+std::string empty_rows(const DataCounts& counts, const std::string& name) {
+  if (counts.empty_rows == 0) return "";
+  return format("{} in {} are empty{}; remove them", rows_of(counts, counts.empty_rows), name, first_of(counts, "empty-rows"));
+}
+
+std::string unknown_tokens(const DataCounts& counts, const std::string& name) {
+  if (counts.unknown_tokens == 0) return "";
+  return format("{} of {} in {} are not in the model's vocabulary{}; give the `tokenizer` of the model, or more tokens to it",
+                counts.unknown_tokens, plural(counts.tokens, "token"), name, first_of(counts, "unknown-tokens"));
+}
+
+std::string duplicates(const DataCounts& counts, const std::string& name) {
+  if (counts.duplicates == 0) return "";
+  return format("{} in {} are the same as an earlier one{}; remove them, unless they are to count more",
+                rows_of(counts, counts.duplicates), name, first_of(counts, "duplicates"));
+}
+
+std::string near_duplicates(const DataCounts& counts, const std::string& name) {
+  if (counts.near_duplicates == 0) return "";
+  return format("{} in {} resemble an earlier one{}; look at them", rows_of(counts, counts.near_duplicates), name,
+                first_of(counts, "near-duplicates"));
+}
+
+std::string in_training(const DataCounts& counts, const std::string& name) {
+  if (counts.in_training == 0) return "";
+  return format("{} in {} are in the training data, too{}, so the loss on them says nothing; remove them from one of the two",
+                rows_of(counts, counts.in_training), name, first_of(counts, "in-training"));
+}
+
+std::string near_training(const DataCounts& counts, const std::string& name) {
+  if (counts.near_training == 0) return "";
+  return format("{} in {} resemble one of the training data{}; look at them", rows_of(counts, counts.near_training), name,
+                first_of(counts, "near-training"));
+}
+
+constexpr DataCheck checks[] = {
+    {"invalid-rows", "rows that cannot be read, or have no target", true, left_out_rows},
+    {"unknown-roles", "messages of roles that are not learned", true, unknown_roles},
+    {"no-end-token", "answers after which the model does not learn to stop", true, unended_answers},
+    {"unended-rows", "documents without an end token", true, unended_rows},
+    {"doubled-bos", "rows that begin with two BOS tokens", true, doubled_bos},
+    {"unknown-tokens", "tokens that the model does not have", true, unknown_tokens},
+    {"long-prompts", "prompts that fill a sequence", true, long_prompts},
+    {"cut-answers", "answers that the end of a sequence cuts", true, cut_answers},
+    {"beyond-model", "answers beyond the model's longest sequence", true, beyond_model},
+    {"in-training", "rows for validation that are in the training data", true, in_training},
+    {"near-training", "rows for validation that resemble one of the training data", false, near_training},
+    {"late-targets", "targets that are predicted without the beginning of their row", false, late_targets},
+    {"idle-sequences", "sequences without a target", false, idle_sequences},
+    {"empty-rows", "rows without text", false, empty_rows},
+    {"duplicates", "rows that are the same as an earlier one", false, duplicates},
+    {"near-duplicates", "rows that resemble an earlier one", false, near_duplicates},
+};
+
+}  // namespace
+
+std::span<const DataCheck> data_checks() { return checks; }
+
+std::vector<std::string> describe_counts(const DataCounts& counts, const std::string& name) {
   std::vector<std::string> parts;
   if (counts.rows > 0 || counts.skipped > 0) parts.push_back(plural(counts.rows, row_word(counts)));
   if (counts.skipped > 0) parts.push_back(format("{} more left out", counts.skipped));
@@ -148,40 +312,20 @@ void report_counts(const DataCounts& counts, const std::string& name, const Warn
   if (counts.cut_rows > 0) parts.push_back(plural(counts.cut_rows, "row is cut", "rows are cut"));
   const auto lost = [&](std::uint64_t rows, const char* verb) {
     if (rows > 0)
-      parts.push_back(format("{} {} because of {} length, {} with them", plural(rows, "row"), verb, rows == 1 ? "its" : "their",
-                             plural(counts.lost_targets, "target")));
+      parts.push_back(format("{} {} ({} lost)", plural(rows, "long row"), verb, plural(counts.lost_targets, "target")));
   };
   lost(counts.truncated_rows, "truncated"), lost(counts.dropped_rows, "dropped");
   const std::string shown = excerpt(name, 80);
-  say(format("data: {}: {}", shown, fmt::join(parts, ", ")));
-  if (!counts.first_row.empty()) say(format("data: {} begins: {}", shown, counts.first_row));
+  std::vector<std::string> lines = {format("data: {}: {}", shown, fmt::join(parts, ", "))};
+  if (!counts.first_row.empty()) lines.push_back(format("data: {} begins: {}", shown, counts.first_row));
+  return lines;
+}
 
+void report_counts(const DataCounts& counts, const std::string& name, const Warn& say, const Warn& warn) {
+  for (const std::string& line : describe_counts(counts, name)) say(line);
   for (const std::string& warning : counts.warnings) warn(warning);
-  if (counts.skipped > 0)
-    warn(format("{} in {} are left out{} (the first is {})", rows_of(counts, counts.skipped), name,
-                counts.without_target == 0 ? ""
-                                           : format(", {} of them because they have no target{}", counts.without_target,
-                                                    counts.roles.empty() ? "" : "; roles: " + roles_of(counts)),
-                counts.first_skipped));
-  for (const auto& [role, messages] : counts.roles)
-    if (std::find(std::begin(known_roles), std::end(known_roles), role) == std::end(known_roles))
-      warn(
-          format("{} in {} of the role \"{}\" are not learned (only those of the role \"assistant\" are answers; roles: {}); "
-                 "if they are answers, correct the role",
-                 plural(messages, "message"), name, role, roles_of(counts)));
-  if (counts.unended_answers > 0)
-    warn(
-        format("{} of {} answers in {} have no target at which generation ends (the first ends by {}), so the model does not "
-               "learn to stop after them; end answers in the chat template, or tokenize texts of prompts and completions with "
-               "an end token, or name the token that follows them as \"eos_token_id\" of generation_config.json",
-               counts.unended_answers, counts.answers, name, counts.unended));
-  const bool all_count = counts.targets + counts.rows + 1 >= counts.tokens;  // documents' first tokens may be no targets
-  if (counts.late_targets > 0 && !all_count)
-    warn(
-        format("{} in {} {} longer than a sequence, or cut by its end: {} of {} targets are predicted without the beginning of "
-               "their {}; give a larger `sequence length`, and `break mode` complete",
-               rows_of(counts, counts.cut_rows), name, counts.cut_rows == 1 ? "is" : "are", counts.late_targets, counts.targets,
-               row_word(counts)));
+  for (const DataCheck& check : data_checks())
+    if (const std::string found = check.message(counts, name); !found.empty()) warn(found);
 }
 
 }  // namespace fsdp

@@ -32,14 +32,32 @@ struct DataCounts {
   std::uint64_t lost_targets = 0;                           // targets of these rows that are not used
   std::uint64_t late_targets = 0;                           // targets that are predicted without the beginning of their row
   std::map<std::string, std::uint64_t> roles = {};          // the number of messages of each role, in skipped rows, too
-  std::string first_skipped = {};                           // its place and the reason
-  std::string unended = {};                                 // the end of the first answer that has no end token
   std::string first_row = {};                               // as shown_tokens() shows it
   std::vector<std::string> warnings = {};                   // of the conversations
+  // Only fsdp-data counts what follows.
+  std::uint64_t idle_sequences = 0;                   // that have no target, and so are not computed
+  std::uint64_t cut_answers = 0, beyond_model = 0;    // answers that are cut by a sequence, and by the model's longest sequence
+  std::uint64_t long_prompts = 0;                     // rows whose first target is after a sequence
+  std::uint64_t doubled_bos = 0, unended_rows = 0;    // rows that begin with two BOS tokens, or end without an end token
+  std::uint64_t empty_rows = 0, unknown_tokens = 0;   // unknown_tokens: those that the model does not have
+  std::uint64_t duplicates = 0, near_duplicates = 0;  // rows that are, or resemble, an earlier row
+  std::uint64_t in_training = 0, near_training = 0;   // rows for validation that are, or resemble, a row of the training data
+  /// The first place where a check found something, by the name of the check: "line 3 of 'a.jsonl'".
+  std::map<std::string, std::string> firsts = {};
 
   void add_role(const std::string& role, std::uint64_t messages = 1);
   DataCounts& operator+=(const DataCounts& other);
 };
+
+/// A check of data: a row of the table of checks.
+struct DataCheck {
+  const char* name;
+  const char* about;
+  bool costs_a_run;  // what the check finds makes training worse or impossible
+  /// What the check found in the data `name`, and what to do; empty if nothing.
+  std::string (*message)(const DataCounts& counts, const std::string& name);
+};
+std::span<const DataCheck> data_checks();
 
 /// An object without what is not known, and its inverse: what is missing or of another type is not known.
 nlohmann::ordered_json to_json(const DataCounts& counts);
@@ -53,7 +71,9 @@ std::string shown_tokens(const Tokenizer& tokenizer, std::span<const TokenId> id
 /// The reason why a row without a target has none.
 std::string why_no_target(const DataCounts& row);
 
-/// Calls `say` for each line of the log about the data `name`, and `warn` for what a user should know before training.
+/// The lines of the log about the data `name`.
+std::vector<std::string> describe_counts(const DataCounts& counts, const std::string& name);
+/// Calls `say` for each of these lines, and `warn` for what the checks found.
 void report_counts(const DataCounts& counts, const std::string& name, const Warn& say, const Warn& warn);
 
 }  // namespace fsdp

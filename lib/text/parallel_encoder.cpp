@@ -1,10 +1,12 @@
 #include "text/parallel_encoder.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <string_view>
 #include <utility>
 
 #include "base/error.hpp"
+#include "text/text_cuts.hpp"
 #include "text/utf8.hpp"
 
 namespace fsdp {
@@ -40,30 +42,55 @@ EncodedPiece ParallelEncoder::encode(TextPiece piece) const {
       with_replacements(own.substr(first), &encoded.replaced);
     }
   }
-  encoded.is_tokens ? encoded.ids.swap(encoded.tokens) : tokenizer_.encode_rest(encoded.text, encoded.cut, encoded.ids);
-  if (encoded.is_conversation) make_mask(encoded);
+  if (encoded.is_conversation)
+    encode_conversation(encoded);
+  else
+    encoded.is_tokens ? encoded.ids.swap(encoded.tokens) : tokenizer_.encode_rest(encoded.text, encoded.cut, encoded.ids);
   encoded.text = {};
   return encoded;
 }
 
 /// The mask is 1 for the tokens of answers. The first token of an answer is the first one of the whole text that differs from
-/// the tokens of only the text before the answer. The last one is the token that ends the assistant's turn.
-void ParallelEncoder::make_mask(EncodedPiece& piece) const {
-  const std::vector<TokenId>& ids = piece.ids;
-  std::vector<TokenId> part;
-  std::vector<std::size_t> ends;  // of answers, in tokens
-  piece.mask.assign(ids.size(), 0);
-  const auto tokens_before = [&](std::size_t byte) {
-    part.clear();
-    tokenizer_.encode_rest(std::string_view(piece.text).substr(0, byte), 0, part);
-    return static_cast<std::size_t>(std::mismatch(part.begin(), part.end(), ids.begin(), ids.end()).first - part.begin());
+/// the tokens of only the text before the answer. The last one is the token that ends the assistant's turn. The text is cut
+/// before the bounds of answers, so that only the text after the last cut is tokenized again to find a bound.
+void ParallelEncoder::encode_conversation(EncodedPiece& piece) const {
+  const std::string_view text = piece.text;
+  const CutRules& rules = tokenizer_.cuts();
+  struct Cut {
+    std::size_t byte = 0, token = 0;
   };
-  for (const TextSpan& answer : piece.answers) {
-    const std::size_t begin = tokens_before(answer.begin), end = tokens_before(answer.end);
-    if (end < part.size())
+  std::vector<Cut> cuts(1);
+  const auto encode_from = [&](const Cut& cut, std::size_t end, std::vector<TokenId>& ids) {
+    const std::size_t before = cut.byte == 0 ? 0 : character_before(text, cut.byte);
+    tokenizer_.encode_rest(text.substr(cut.byte - before, end - cut.byte + before), before, ids);
+  };
+  for (const TextSpan& answer : piece.answers)
+    for (const std::size_t bound : {answer.begin, answer.end}) {
+      const std::size_t cut = last_cut(text.substr(0, bound), cuts.back().byte, rules);
+      if (cut <= cuts.back().byte) continue;
+      encode_from(cuts.back(), cut, piece.ids);
+      cuts.push_back({cut, piece.ids.size()});
+    }
+  encode_from(cuts.back(), text.size(), piece.ids);
+
+  std::vector<TokenId> part;
+  piece.mask.assign(piece.ids.size(), 0);
+  const auto tokens_before = [&](std::size_t byte, bool must_end) {
+    const Cut& cut = *std::prev(
+        std::upper_bound(cuts.begin(), cuts.end(), byte, [](std::size_t one, const Cut& other) { return one < other.byte; }));
+    part.clear();
+    encode_from(cut, byte, part);
+    const auto first = piece.ids.begin() + static_cast<std::ptrdiff_t>(cut.token);
+    const auto same = std::mismatch(part.begin(), part.end(), first, piece.ids.end()).first;
+    if (must_end && same != part.end())
       throw UserError(
           "the tokenizer joins the end of an answer with the text after it (the chat template is for another tokenizer); give "
           "the tokenizer that the template belongs to");
+    return cut.token + static_cast<std::size_t>(same - part.begin());
+  };
+  std::vector<std::size_t> ends;  // of answers, in tokens
+  for (const TextSpan& answer : piece.answers) {
+    const std::size_t begin = tokens_before(answer.begin, false), end = tokens_before(answer.end, true);
     for (std::size_t i = begin; i < end; ++i) piece.mask[i] = 1;
     if (std::find(piece.answer_ends.begin(), piece.answer_ends.end(), answer.end) != piece.answer_ends.end())
       ends.push_back(end);

@@ -47,7 +47,7 @@ class ParallelEncoder {
 
  private:
   EncodedPiece encode(TextPiece piece) const;
-  void make_mask(EncodedPiece& piece) const;
+  void encode_conversation(EncodedPiece& piece) const;
   void take_first();
 
   const Tokenizer& tokenizer_;

@@ -34,11 +34,6 @@ namespace {
 
 std::filesystem::path text_tokens(const TrainOptions& options) { return options.save.folder / "tokens"; }
 
-Cut data_cut(const TrainOptions& options) {
-  return {options.sharding.batch.T,        options.break_mode, options.end_of_document,
-          options.sharding.plan.documents, options.long_rows,  options.packing};
-}
-
 /// Sets the position of the run in the data, and returns the order in which the run reads the data.
 DataOrder find_position(const RunContext& run, const Origin& origin, const Mixture& mixture, const std::vector<TextSet>& texts,
                         std::uint64_t token_sum, Progress& progress) {
@@ -64,11 +59,6 @@ DataOrder find_position(const RunContext& run, const Origin& origin, const Mixtu
   return {.shuffle_seed = options.shuffle ? seed : std::nullopt,
           .passes = options.max_epoch,
           .length_seed = options.group_by_length ? seed : std::nullopt};
-}
-
-/// The name of the validation data; empty if there are none.
-std::string valid_name(const TrainOptions& options) {
-  return !options.valid.empty() ? options.valid : valid_data_of(options.data).value_or("");
 }
 
 std::unique_ptr<const ValidData> open_valid_data(const RunContext& run, std::size_t vocab_size) {
@@ -140,16 +130,8 @@ std::vector<TextSet> make_tokens(const RunContext& run, const Origin& origin, Ma
       [&](const std::function<bool()>& stop) {
         try {
           said = make_tokens_of_texts(all,
-                                      {.tokenizer = origin.tokenizer,
-                                       .json_field = run.options.json_field,
-                                       .skip_invalid = run.options.skip_invalid,
-                                       .chat = run.options.chat,
-                                       .form = run.options.form,
-                                       .chat_template = run.options.chat_template,
-                                       .documents = needs_documents(data_cut(run.options)),
-                                       .folder = text_tokens(run.options),
-                                       .vocab_size = origin.config.vocab_size,
-                                       .warn = [&](const std::string& text) { run.log.warn(text); }},
+                                      text_reading(run.options, origin.tokenizer, origin.config.vocab_size,
+                                                   [&](const std::string& text) { run.log.warn(text); }),
                                       stop);
         } catch (const TokenizingStopped& request) {
           stopped = request.what();
@@ -204,10 +186,6 @@ void warn_of_files(const RunContext& run, bool same_tokens) {
     run.log.warn(
         "the data of --valid have the same tokens as the training data (the model is validated on what it was trained on); "
         "give other data");
-}
-
-ColumnRule column_rule(const TrainOptions& options) {
-  return {options.sharding.batch.B, options.sharding.batch.T, options.execution.pad_to_multiple_of};
 }
 
 Padding find_padding(const RunContext& run, const Mixture& mixture, const TrainBatches& batches) {
@@ -292,6 +270,32 @@ void doubt_data(const RunContext& run, const Origin& origin, const TrainData& da
 }
 
 }  // namespace
+
+Cut data_cut(const TrainOptions& options) {
+  return {options.sharding.batch.T,        options.break_mode, options.end_of_document,
+          options.sharding.plan.documents, options.long_rows,  options.packing};
+}
+
+ColumnRule column_rule(const TrainOptions& options) {
+  return {options.sharding.batch.B, options.sharding.batch.T, options.execution.pad_to_multiple_of};
+}
+
+std::string valid_name(const TrainOptions& options) {
+  return !options.valid.empty() ? options.valid : valid_data_of(options.data).value_or("");
+}
+
+TextReading text_reading(const TrainOptions& options, const std::string& tokenizer, std::size_t vocab_size, Warn warn) {
+  return {.tokenizer = tokenizer,
+          .json_field = options.json_field,
+          .skip_invalid = options.skip_invalid,
+          .chat = options.chat,
+          .form = options.form,
+          .chat_template = options.chat_template,
+          .documents = needs_documents(data_cut(options)),
+          .folder = text_tokens(options),
+          .vocab_size = vocab_size,
+          .warn = std::move(warn)};
+}
 
 ValidData::ValidData(std::unique_ptr<Tokens> tokens, const TrainOptions& options, const BatchCut& cut, std::size_t vocab_size)
     : samples(std::move(tokens), data_cut(options), open_masks(options.valid_mask)), batches(samples, cut, vocab_size) {}

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/worker.hpp"
@@ -17,6 +18,13 @@
 #include "train/setup.hpp"
 
 namespace fsdp {
+
+/// How the options cut data into sequences, round the columns of micro-batches up, and read texts with this tokenizer; the name
+/// of the validation data, empty if there are none.
+Cut data_cut(const TrainOptions& options);
+ColumnRule column_rule(const TrainOptions& options);
+TextReading text_reading(const TrainOptions& options, const std::string& tokenizer, std::size_t vocab_size, Warn warn);
+std::string valid_name(const TrainOptions& options);
 
 struct ValidData {
   ValidData(std::unique_ptr<Tokens> tokens, const TrainOptions& options, const BatchCut& cut, std::size_t vocab_size);

@@ -410,7 +410,7 @@ BOOST_AUTO_TEST_CASE(rows_cost_what_they_are_long) {
   const Outcome lost =
       train(1, "lost", "--break-mode eos --tokens-per-sample 20 --long-rows truncate --batch-size 4 --max-update 1");
   must(lost);
-  CHECK_CONTAINS(lost.output, "truncated because of their length");
+  CHECK_CONTAINS(lost.output, "long rows truncated (");
   for (const auto& [words, message] :
        {std::pair{"--break-mode eos --long-rows drop --tokens-per-sample 3", "give a larger --tokens-per-sample, or truncate"},
         {"--long-rows drop --tokens-per-sample 20", "it goes with --break-mode complete or eos"},
