@@ -25,6 +25,7 @@
 #include "fsdp-report/text_plot.hpp"
 #include "job/program.hpp"
 #include "record/tensorboard.hpp"
+#include "report/page_parts.hpp"
 #include "report/run_report.hpp"
 
 using namespace fsdp;

@@ -9,6 +9,7 @@
 #include "job/program.hpp"
 #include "job/signals.hpp"
 #include "options/options.hpp"
+#include "report/page_parts.hpp"
 #include "report/run_report.hpp"
 #include "train/train.hpp"
 

@@ -15,6 +15,7 @@
 #include "files/json.hpp"
 #include "files/output_file.hpp"
 #include "text/json_reader.hpp"
+#include "text/shown_tokens.hpp"
 #include "text/utf8.hpp"
 
 namespace fsdp {
@@ -351,8 +352,9 @@ void TokenizeJob::end_answers(EncodedPiece& piece) const {
       const auto part = [](const std::vector<TokenId>& all, std::size_t at, std::size_t n) {
         return std::span(all).subspan(at, std::min(n, all.size() - at));
       };
-      piece.counts.firsts["no-end-token"] = format(
-          "'{}'", shown_tokens(tokenizer_, part(piece.ids, first, end - first + 2), part(piece.mask, first, end - first + 2)));
+      piece.counts.firsts["no-end-token"] =
+          format("'{}'", marked(shown_tokens(tokenizer_, part(piece.ids, first, end - first + 2),
+                                             part(piece.mask, first, end - first + 2), {})));
     }
   }
 }
@@ -375,7 +377,8 @@ bool TokenizeJob::count(EncodedPiece& piece, DataCounts& counts) {
     counts += piece.counts;
     return false;
   }
-  if (counts.first_row.empty() && !piece.ids.empty()) counts.first_row = shown_tokens(tokenizer_, piece.ids, piece.mask);
+  if (counts.first_row.empty() && !piece.ids.empty())
+    counts.first_row = marked(shown_tokens(tokenizer_, piece.ids, piece.mask, {}));
   row_ += piece.ids.size();
   if (piece.ends_document) {
     piece.counts.rows = 1;

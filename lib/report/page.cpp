@@ -14,7 +14,7 @@
 #include "files/json.hpp"
 #include "plan/plan.hpp"
 #include "record/goodput.hpp"
-#include "report/page_style.hpp"
+#include "report/page_parts.hpp"
 #include "report/plot.hpp"
 #include "report/run_report.hpp"
 
@@ -23,7 +23,6 @@ namespace fsdp {
 namespace {
 
 using nlohmann::json;
-using Cells = std::vector<std::string>;
 
 constexpr double plot_width = 400, plot_height = 250;
 
@@ -41,7 +40,6 @@ std::string known(double value, const std::function<std::string(double)>& text) 
 std::string whole_text(double value) {
   return known(value, [](double x) { return format("{:.0f}", x); });
 }
-std::string percent(double share) { return format("{:.1f} %", 100 * share); }
 std::string loss_text(double loss) { return format("{:.4f}", loss); }
 
 std::string value_text(const json& value) {
@@ -60,56 +58,6 @@ bool is_minor(const std::string& option) {
   return minor.contains(option);
 }
 
-/// A table of text; the first row is its head. Cells are escaped.
-std::string table(const std::vector<Cells>& rows) {
-  std::string out = "<div class=\"wide\"><table>\n";
-  for (std::size_t r = 0; r < rows.size(); ++r) {
-    out += r == 0 ? "<thead><tr>" : "<tr>";
-    for (const std::string& cell : rows[r])
-      out += r == 0 ? format("<th>{}</th>", escaped(cell)) : format("<td>{}</td>", escaped(cell));
-    out += r == 0 ? "</tr></thead>\n" : "</tr>\n";
-  }
-  return out + "</table></div>\n";
-}
-
-/// A horizontal bar in parts, as wide as the largest bar that is drawn with it. A part below 0.05 % is left out.
-struct Bar {
-  struct Part {
-    std::string name;
-    double value;
-    std::size_t colour;  // of curve_colour()
-  };
-  std::string title;
-  std::vector<Part> parts;
-
-  double total() const {
-    double sum = 0;
-    for (const Part& part : parts)
-      if (part.value > 0 && part.value < 1e100) sum += part.value;
-    return sum;
-  }
-};
-std::string draw_bars(const std::vector<Bar>& bars, const std::function<std::string(double)>& text) {
-  double largest = 0;
-  for (const Bar& bar : bars) largest = std::max(largest, bar.total());
-  std::string out;
-  for (const Bar& bar : bars) {
-    if (!(bar.total() > 0)) continue;
-    out += format("<div class=\"bar\"><p>{}</p><div class=\"parts\" style=\"width:{:.3f}%\" role=\"img\" aria-label=\"{}\">",
-                  escaped(bar.title), 100 * bar.total() / largest, escaped(bar.title));
-    std::string legend;
-    for (const Bar::Part& part : bar.parts) {
-      const double share = part.value / bar.total();
-      if (!(share >= 5e-4 && share <= 1)) continue;
-      out += format("<span style=\"width:{:.3f}%;background:{}\" title=\"{}: {}\"></span>", 100 * share,
-                    curve_colour(part.colour), escaped(part.name), escaped(text(part.value)));
-      legend += format("<li><i style=\"background:{}\"></i>{} {} ({})</li>", curve_colour(part.colour), escaped(part.name),
-                       escaped(text(part.value)), percent(share));
-    }
-    out += format("</div><ul class=\"legend\">{}</ul></div>\n", legend);
-  }
-  return out;
-}
 std::string ms_text(double ms) { return ms < 1000 ? format("{:.3g} ms", ms) : format_duration(1e-3 * ms); }
 
 /// The colours of what takes time; the same in all bars.
@@ -194,10 +142,8 @@ class Page {
     data();
     samples();
     options();
-    return format(
-        "{}{}</title>\n<style>{}</style></head>\n<body>\n{}"
-        "<footer>Written by fsdp-report {} from {}.</footer>\n<script>{}</script>\n</body></html>\n",
-        page_beginning, escaped(title), page_style, body_, version_string(), escaped(sources()), page_script);
+    return html_page(
+        title, format("{}<footer>Written by fsdp-report {} from {}.</footer>\n", body_, version_string(), escaped(sources())));
   }
 
  private:
@@ -214,8 +160,7 @@ class Page {
   }
 
   void section(const std::string& id, const std::string& title, const std::string& content) {
-    if (content.empty()) return;
-    body_ += format("<section id=\"{}\"><h2>{}</h2>\n{}</section>\n", id, escaped(title), content);
+    body_ += html_section(id, title, content);
   }
 
   static std::string ranks_of(const RunStart& start) {

@@ -4,9 +4,9 @@ namespace fsdp {
 
 // --c0 to --c7 are the colours of plot.cpp, and lighter ones for a dark ground.
 const std::string_view page_style = R"css(
-:root{color-scheme:light dark;--ground:#fff;--text:#1c1c1c;--quiet:#5c5c5c;--soft:#dcdcdc;--panel:#f6f6f4;
+:root{color-scheme:light dark;--ground:#fff;--text:#1c1c1c;--quiet:#5c5c5c;--soft:#dcdcdc;--panel:#f6f6f4;--target:#c9eadf;
 --c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#cc79a7;--c4:#e69f00;--c5:#56b4e9;--c6:#8c564b;--c7:#6e6e6e}
-@media (prefers-color-scheme:dark){:root{--ground:#16181b;--text:#e8e6e3;--quiet:#a8a6a2;--soft:#373a3f;--panel:#1f2226;
+@media (prefers-color-scheme:dark){:root{--ground:#16181b;--text:#e8e6e3;--quiet:#a8a6a2;--soft:#373a3f;--panel:#1f2226;--target:#12493b;
 --c0:#58aee8;--c1:#ff8b4a;--c2:#35c9a0;--c3:#e8a3cb;--c4:#f7b733;--c5:#92d3f7;--c6:#c79c8f;--c7:#b3b3b3}}
 *{box-sizing:border-box}
 body{margin:0 auto;max-width:1240px;padding:1rem;background:var(--ground);color:var(--text);
@@ -25,6 +25,8 @@ th{color:var(--quiet);font-weight:600}
 tbody tr,tr{border-bottom:1px solid var(--soft)}
 details td:last-child{white-space:normal;overflow-wrap:anywhere}
 pre{background:var(--panel);padding:.6rem;overflow-x:auto;white-space:pre-wrap;overflow-wrap:anywhere}
+mark{background:var(--target);color:inherit;border-bottom:2px solid var(--c2)}
+.shown i{font:.75rem Helvetica,Arial,sans-serif;color:var(--ground);background:var(--c1);border-radius:3px;padding:0 .35em}
 @media (max-width:760px){pre.table{white-space:pre}}
 .bar{margin:.6rem 0}.parts{display:flex;height:1.3rem;border-radius:3px;overflow:hidden}.parts span{min-width:2px}.parts span+span{border-left:1px solid var(--ground)}
 .legend{list-style:none;display:flex;flex-wrap:wrap;gap:.2rem 1.2rem;padding:0;margin:.3rem 0;font-size:.88rem}
@@ -33,9 +35,9 @@ pre{background:var(--panel);padding:.6rem;overflow-x:auto;white-space:pre-wrap;o
 font-size:.8rem;white-space:nowrap;z-index:1}
 .hide{font:inherit;font-size:.8rem;border:1px solid var(--soft);border-radius:1em;background:none;color:var(--text);padding:0 .7em;margin:.1rem .3rem .1rem 0;cursor:pointer}
 .hide[aria-pressed=true]{opacity:.45;text-decoration:line-through}.tools{color:var(--quiet);font-size:.88rem}
-@media print{:root{--ground:#fff;--text:#000;--quiet:#444;--soft:#ccc;--panel:#f4f4f4;--c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#cc79a7;--c4:#e69f00;--c5:#56b4e9;--c6:#8c564b;--c7:#6e6e6e}
+@media print{:root{--ground:#fff;--text:#000;--quiet:#444;--soft:#ccc;--panel:#f4f4f4;--target:#c9eadf;--c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#cc79a7;--c4:#e69f00;--c5:#56b4e9;--c6:#8c564b;--c7:#6e6e6e}
 body{max-width:none;padding:0}.tools,.hide,.tip{display:none}.wide{overflow:visible}td{white-space:normal;overflow-wrap:anywhere}figure,.bar,tr{break-inside:avoid}h2{break-after:avoid}.plots{grid-template-columns:1fr 1fr}
-.parts span{print-color-adjust:exact;-webkit-print-color-adjust:exact}.legend i{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
+.parts span,.legend i,mark,.shown i{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 )css";
 
 const std::string_view page_script = R"js(

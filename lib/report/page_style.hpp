@@ -1,4 +1,4 @@
-// The style sheet and the script of a page (page.hpp).
+// The style sheet and the script of a page (page_parts.hpp).
 #pragma once
 
 #include <string_view>

@@ -20,10 +20,6 @@ std::vector<std::filesystem::path> inputs_of(const std::vector<Run>& runs);
 /// Throws UserError if `out` is one of the files that are read.
 void require_no_input(const std::filesystem::path& out, const std::vector<std::filesystem::path>& inputs);
 
-/// The first bytes of each page. Other programs' pages begin otherwise.
-inline constexpr std::string_view page_beginning =
-    "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
-    "content=\"width=device-width, initial-scale=1\"><title>fsdp: ";
 /// Returns the page of one or several runs (page.cpp): one HTML file with its style, drawings and script, which needs no
 /// network. Without script it is complete; with script it shows the values under the pointer, hides curves, and smooths them.
 /// All text from files is escaped.

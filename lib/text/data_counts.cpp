@@ -116,25 +116,6 @@ DataCounts counts_of_json(const nlohmann::json& object) {
   return counts;
 }
 
-std::string shown_tokens(const Tokenizer& tokenizer, std::span<const TokenId> ids, std::span<const TokenId> mask,
-                         std::size_t most) {
-  std::string text;
-  const auto decoder = tokenizer.make_decoder();
-  bool marked = false;
-  std::size_t i = 0;
-  for (; i < ids.size() && text.size() < most; ++i) {
-    if (const bool counts = !mask.empty() && mask[i] == 1; counts != marked) text += (marked = counts) ? "[[" : "]]";
-    const std::size_t before = text.size();
-    decoder->add(ids[i], text);
-    if (text.size() == before && tokenizer.decode({ids[i]}).empty()) text += tokenizer.spelling(ids[i]);  // a special token
-  }
-  decoder->finish(text);
-  if (marked) text += "]]";
-  std::string shown;
-  for (const char c : text) shown += c == '\n' ? "\\n" : c == '\t' ? "\\t" : c == '\r' ? "\\r" : std::string(1, c);
-  return excerpt(shown, most + 100) + (i < ids.size() ? "..." : "");
-}
-
 std::string why_no_target(const DataCounts& row) {
   if (row.answers > 0) return "its answer is empty, and no token ends it";
   if (row.excluded_answers > 0) return "\"weight\" or \"train\" excludes its answers";

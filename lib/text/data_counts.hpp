@@ -6,14 +6,12 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <span>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "base/program.hpp"
-#include "text/tokenizer.hpp"
 
 namespace fsdp {
 
@@ -32,7 +30,7 @@ struct DataCounts {
   std::uint64_t lost_targets = 0;                           // targets of these rows that are not used
   std::uint64_t late_targets = 0;                           // targets that are predicted without the beginning of their row
   std::map<std::string, std::uint64_t> roles = {};          // the number of messages of each role, in skipped rows, too
-  std::string first_row = {};                               // as shown_tokens() shows it
+  std::string first_row = {};                               // as marked() shows it
   std::vector<std::string> warnings = {};                   // of the conversations
   // Only fsdp-data counts what follows.
   std::uint64_t idle_sequences = 0;                   // that have no target, and so are not computed
@@ -62,11 +60,6 @@ std::span<const DataCheck> data_checks();
 /// An object without what is not known, and its inverse: what is missing or of another type is not known.
 nlohmann::ordered_json to_json(const DataCounts& counts);
 DataCounts counts_of_json(const nlohmann::json& object);
-
-/// The text of tokens for messages: at most about `most` bytes on one line, with "[[" and "]]" around those that count in the
-/// loss. If `mask` is empty, nothing is marked.
-std::string shown_tokens(const Tokenizer& tokenizer, std::span<const TokenId> ids, std::span<const TokenId> mask,
-                         std::size_t most = 300);
 
 /// The reason why a row without a target has none.
 std::string why_no_target(const DataCounts& row);

@@ -17,6 +17,7 @@
 #include "base/quantile.hpp"
 #include "files/input_file.hpp"
 #include "fsdp-report/text_plot.hpp"
+#include "report/page_parts.hpp"
 #include "report/run_report.hpp"
 #include "report/svg_reader.hpp"
 #include "support/files.hpp"
@@ -223,6 +224,19 @@ BOOST_AUTO_TEST_CASE(names_and_texts_are_escaped) {
   BOOST_TEST(page.find("&lt;script&gt;alert(1)&lt;/script&gt;&quot;&#39;&amp;") != std::string::npos);
   BOOST_TEST(page.find("\xF0\x9F\x98\x80") != std::string::npos);
   for (const char* control : {"\x01", "\u009B", "\u202E"}) BOOST_TEST(page.find(control) == std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(tokens_that_count_look_different) {
+  BOOST_TEST(html_of({{"a<b\n", false, true}, {"c\n\nd", true}, {"e", false, true}, {"..."}}) ==
+             "<pre class=\"shown\"><i>document</i> <span>a&lt;b\u21b5\n</span><mark>c\u21b5\n\u21b5\nd</mark>\n"
+             "<i>document</i> <span>e</span><span>...</span></pre>\n");
+  BOOST_TEST(html_of({}) == "<pre class=\"shown\"></pre>\n");
+  const std::string page =
+      html_page("a & b", html_section("one", "1 < 2", html_of({{"</pre>\x1b"}})) + html_section("two", "2", ""));
+  check_page(page);
+  BOOST_TEST(page.starts_with(std::string(page_beginning) + "a &amp; b</title>"));
+  BOOST_TEST(page.find("<section id=\"one\"><h2>1 &lt; 2</h2>") != std::string::npos);
+  BOOST_TEST(page.find("\"two\"") == std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(adapters_and_the_best_step_are_shown) {

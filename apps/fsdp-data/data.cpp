@@ -1,0 +1,250 @@
+#include "fsdp-data/data.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "base/progress.hpp"
+#include "data/open_data.hpp"
+#include "data/text_source.hpp"
+#include "files/output_file.hpp"
+#include "files/scratch_folder.hpp"
+#include "options/model_options.hpp"
+#include "options/model_tokenizer.hpp"
+#include "options/new_vocabulary.hpp"
+#include "text/end_tokens.hpp"
+#include "text/tokenizer_files.hpp"
+#include "train/train_data.hpp"
+
+namespace fsdp {
+
+OptionTable data_option_table(DataOptions& o) {
+  OptionTable table("fsdp-data", "DATA [options of fsdp-train] [options]",
+                    "Reads the data of a run of fsdp-train once, without a model, and reports what the run would train on and "
+                    "what is wrong. It takes the options of fsdp-train (see fsdp-train --help); those that do not concern "
+                    "data are accepted without effect. The exit code is 1 if something is wrong that costs a run. Memory does "
+                    "not grow with the data, but hashes of rows take 168 bytes for each row in the folder of TMPDIR.");
+  table.examples({"fsdp-data chat.jsonl --chat --model DIR --tokens-per-sample 2048 --break-mode eos",
+                  "fsdp-data train.jsonl --valid valid.jsonl --tokenizer DIR --html data.html",
+                  "fsdp-data DIR --config run.toml --allow cut-answers"});
+  table.group("Report");
+  table.flag("json", o.json, "Print one JSON object.").common();
+  table.path("html", "FILE", o.html, "Also write a page that needs no network.").unset("no page").common();
+  std::string about = "Checks that do not make the exit code 1:";
+  for (const DataCheck& check : data_checks())
+    if (check.costs_a_run) about += format("{} {} ({})", about.ends_with(':') ? "" : ",", check.name, check.about);
+  table.list("allow", "CHECKS", o.allow, about + ".").unset("none").common();
+  table.integer("examples", "N", o.examples, {0, 1000}, "Sequences that are shown, chosen at random.").common();
+  table.then([&o](const OptionTable&) {
+    for (const std::string& name : o.allow)
+      if (std::ranges::none_of(data_checks(), [&](const DataCheck& check) { return check.costs_a_run && name == check.name; }))
+        throw UserError(format("--allow '{}' is no check that makes the exit code 1; see fsdp-data --help", name));
+  });
+  table.rows_of("fsdp-train");
+  add_train_options(table, o.train, [] { return 1; });
+  for (const char* name : {"max-update", "max-epoch"}) table.row(name).unset("not needed here");
+  table.row("arch").unset("as --model");
+  return table;
+}
+
+bool DataReport::is_bad() const {
+  return std::ranges::any_of(findings, [](const Finding& each) { return each.check->costs_a_run && !each.is_allowed; });
+}
+
+namespace {
+
+/// The tokenizer of a run, and what is known of its model.
+struct Reader {
+  std::string name;  // for open_tokenizer(); empty if there is none
+  std::unique_ptr<ScratchFolder> grown = nullptr;
+  std::unique_ptr<Tokenizer> tokenizer = nullptr;
+  std::size_t vocab_size = 0, longest = 0;  // 0: not known
+};
+
+Reader open_reader(const TrainOptions& options) {
+  Reader reader{options.tokenizer};
+  const bool has_model = !options.arch.empty() || !options.model.empty();
+  if (has_model) {
+    TransformerConfig config = named_config(options, nullptr);
+    reader.name = name_of_model_tokenizer(options.tokenizer, options.model, config.vocab_size);
+    if (const auto grown = grow_vocabulary(options, reader.name, false, config); grown && !grown->files.empty()) {
+      reader.grown = std::make_unique<ScratchFolder>(std::filesystem::temp_directory_path(), "fsdp-data");
+      for (const TokenizerFile& file : grown->files) write_text_file_durably(reader.grown->path() / file.name, file.text);
+      reader.name = reader.grown->path().string();
+    }
+    reader.vocab_size = config.vocab_size, reader.longest = config.longest_sequence();
+  }
+  if (!reader.name.empty()) reader.tokenizer = open_tokenizer(reader.name);
+  return reader;
+}
+
+SurveyOptions survey_options(const DataOptions& options, const Reader& reader) {
+  SurveyOptions survey{.cut = data_cut(options.train),
+                       .rule = column_rule(options.train),
+                       .vocab_size = reader.vocab_size,
+                       .longest = reader.longest,
+                       .examples = options.examples};
+  if (!reader.tokenizer || reader.name == "bytes") return survey;
+  const Tokenizer& tokenizer = *reader.tokenizer;
+  survey.ends = end_tokens_beside(folder_of_tokenizer(reader.name), tokenizer, options.train.chat_template);
+  if (const auto end = find_end_of_text(tokenizer)) survey.ends.push_back(*end);
+  survey.bos = tokenizer.special_token("bos_token");
+  if (survey.bos && std::ranges::find(survey.ends, *survey.bos) != survey.ends.end()) survey.bos.reset();
+  return survey;
+}
+
+/// Gives the survey tokens. A row ends with its document or, if the user has named a token that ends documents, after this.
+class Rows {
+ public:
+  Rows(Survey& survey, std::optional<std::size_t> end) : survey_(survey), end_(end) {}
+
+  /// Adds tokens, of which token i is at `offset` + i * `step`.
+  void add(std::span<const TokenId> ids, std::span<const TokenId> mask, std::uint64_t offset, std::uint64_t step) {
+    while (!ids.empty()) {
+      if (!std::exchange(is_open_, true)) offset_ = offset;
+      const auto at = end_ ? std::ranges::find(ids, static_cast<TokenId>(*end_)) : ids.end();
+      const bool ends = at != ids.end();
+      const std::size_t n = static_cast<std::size_t>(at - ids.begin()) + ends;
+      survey_.add(ids.first(n), mask.empty() ? mask : mask.first(n));
+      ids = ids.subspan(n), offset += n * step;
+      if (!mask.empty()) mask = mask.subspan(n);
+      if (ends) finish();
+    }
+  }
+  void end_document(std::uint64_t offset) {
+    if (end_) return;
+    if (!is_open_) offset_ = offset;  // the row is empty
+    is_open_ = true;
+    finish();
+  }
+  /// Ends the last row.
+  void finish() {
+    if (std::exchange(is_open_, false)) survey_.end_row(offset_);
+  }
+
+ private:
+  Survey& survey_;
+  std::optional<std::size_t> end_;
+  std::uint64_t offset_ = 0;  // of the current row
+  bool is_open_ = false;
+};
+
+void look_at_tokens(Survey& survey, const std::string& name, bool is_valid, const std::string& masks, const Cut& cut) {
+  const std::shared_ptr<Tokens> tokens = open_tokens(name, is_valid ? Split::valid : Split::train);
+  const std::unique_ptr<Tokens> mask = masks.empty() ? tokens->mask() : open_masks(masks);
+  if (mask && mask->size() != tokens->size())
+    throw UserError(
+        format("{} has {} numbers, and {} has {} tokens (a mask has one number for each token); give the mask that "
+               "was made with these tokens",
+               mask->name(), mask->size(), tokens->name(), tokens->size()));
+  survey.begin(name, is_valid, [tokens](std::uint64_t offset) { return tokens->place(offset); });
+  std::vector<std::uint64_t> ends = cut.end_of_document ? std::vector<std::uint64_t>() : tokens->documents();
+  if (!ends.empty()) ends.erase(ends.begin());  // the first document begins with the first token
+  ends.push_back(tokens->size());
+  Rows rows(survey, cut.end_of_document);
+  std::vector<TokenId> ids(std::size_t{1} << 16), counts(mask ? ids.size() : 0);
+  const auto read = [](const Tokens& from, std::uint64_t at, std::span<TokenId> to) {
+    std::vector<std::uint32_t> piece(to.size());
+    from.read(at, piece);
+    std::ranges::transform(piece, to.begin(), [](std::uint32_t id) { return static_cast<TokenId>(id); });
+  };
+  ProgressBar bar("reading tokens");
+  auto end = ends.begin();
+  for (std::uint64_t at = 0; at < tokens->size();) {
+    const std::size_t n = std::min<std::uint64_t>(ids.size(), *end - at);
+    read(*tokens, at, std::span(ids).first(n));
+    if (mask) read(*mask, at, std::span(counts).first(n));
+    if (const auto other = std::ranges::find_if(counts, [](TokenId count) { return count != 0 && count != 1; });
+        other != counts.end())
+      throw UserError(format("{} is {} (a mask has 1 for tokens that count in the loss, and 0 for others); give another mask",
+                             mask->place(at + static_cast<std::uint64_t>(other - counts.begin())), *other));
+    rows.add(std::span(ids).first(n), std::span(counts).first(mask ? n : 0), at, 1);
+    at += n;
+    for (; end != ends.end() && *end == at; ++end) rows.end_document(at);
+    bar.update(static_cast<double>(at), static_cast<double>(tokens->size()));
+  }
+  rows.finish();
+  bar.finish();
+  survey.end(tokens->counts());
+}
+
+void look_at_texts(Survey& survey, const TextSet& text, bool is_valid, const TextReading& reading, const Reader& reader,
+                   const Cut& cut) {
+  survey.begin(text.name, is_valid, [source = std::make_shared<TextSource>(text.files)](std::uint64_t offset) {
+    return source->place_of_line(offset);
+  });
+  Rows rows(survey, cut.end_of_document);
+  std::uint64_t begin = 0;  // of the row in the text
+  const DataCounts counts =
+      look_at_text(text, reading, *reader.tokenizer, [&](const EncodedPiece& piece, bool is_left_out, const TextSource&) {
+        if (piece.begin > 0) begin = piece.begin;  // of a JSON record
+        if (!is_left_out) {
+          rows.add(piece.ids, piece.mask, begin, 0);
+          if (piece.ends_document) rows.end_document(begin);
+        }
+        if (piece.ends_document) begin = piece.end;
+      });
+  rows.finish();
+  survey.end(counts);
+}
+
+/// Looks at the training or the validation data `name`.
+void look_at_sets(Survey& survey, const DataOptions& options, const OptionTable& table, const std::string& name, bool is_valid,
+                  const Reader& reader) {
+  const TrainOptions& train = options.train;
+  const Split split = is_valid ? Split::valid : Split::train;
+  try_opening(name, split);
+  const std::string& all_masks = is_valid ? train.valid_mask : train.mask;
+  const std::vector<std::string> sets = sets_in(name), masks = all_masks.empty() ? sets : sets_in(all_masks);
+  if (masks.size() != sets.size())
+    throw UserError(
+        format("'{}' has {} data sets, but '{}' has {} masks (fsdp-data reads each data set with its own mask); give "
+               "one mask for each",
+               name, sets.size(), all_masks, masks.size()));
+  const Cut cut = data_cut(train);
+  TextReading reading = text_reading(train, reader.name, reader.vocab_size,
+                                     [&](const std::string& text) { print_warning(table.name_options(text)); });
+  reading.skip_invalid = true;  // the report has their number
+  for (std::size_t i = 0; i < sets.size(); ++i) {
+    const std::vector<TextSet> texts = texts_in(sets[i], split);
+    if (texts.empty()) {
+      look_at_tokens(survey, sets[i], is_valid, all_masks.empty() ? "" : masks[i], cut);
+    } else if (!reader.tokenizer) {
+      throw UserError(format("'{}' is text, but no tokenizer is known; give --model DIR or --tokenizer", sets[i]));
+    } else {
+      look_at_texts(survey, texts.front(), is_valid, reading, reader, cut);
+    }
+  }
+}
+
+}  // namespace
+
+DataReport look_at_data(const DataOptions& options, const OptionTable& table) {
+  const TrainOptions& train = options.train;
+  if (train.data.empty())
+    throw UserError("no data are given (the first argument names the data of a run); give them as to fsdp-train");
+  if (train.chat && (train.tokenizer == "bytes" || (train.tokenizer.empty() && train.model.empty())))
+    throw UserError("--chat needs a tokenizer with a chat template; give --model DIR or --tokenizer");
+  const Reader reader = open_reader(train);
+  const ScratchFolder scratch(std::filesystem::temp_directory_path(), "fsdp-data");
+  Survey survey(survey_options(options, reader), scratch.path());
+  look_at_sets(survey, options, table, train.data, false, reader);
+  if (const std::string valid = valid_name(train); !valid.empty()) look_at_sets(survey, options, table, valid, true, reader);
+  survey.finish();
+
+  DataReport report{survey.sources(), {}, survey.lengths(), survey.ways(), {}};
+  for (const SurveyedSource& source : report.sources)
+    for (const DataCheck& check : data_checks())
+      if (std::string found = check.message(source.counts, source.name); !found.empty())
+        report.findings.push_back({&check, source.name, table.name_options(found),
+                                   std::ranges::find(options.allow, check.name) != options.allow.end()});
+  for (const Example& example : survey.examples())
+    if (reader.tokenizer)  // without one, tokens have no text
+      report.examples.push_back(
+          {example.source, shown_tokens(*reader.tokenizer, example.ids, example.mask, example.documents, 2000)});
+  return report;
+}
+
+}  // namespace fsdp
