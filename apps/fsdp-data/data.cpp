@@ -28,7 +28,7 @@ OptionTable data_option_table(DataOptions& o) {
                     "not grow with the data, but hashes of rows take 168 bytes for each row in the folder of TMPDIR.");
   table.examples({"fsdp-data chat.jsonl --chat --model DIR --tokens-per-sample 2048 --break-mode eos",
                   "fsdp-data train.jsonl --valid valid.jsonl --tokenizer DIR --html data.html",
-                  "fsdp-data DIR --config run.toml --allow cut-answers"});
+                  "fsdp-data chat.jsonl --config run.cfg --allow cut-answers"});
   table.group("Report");
   table.flag("json", o.json, "Print one JSON object.").common();
   table.path("html", "FILE", o.html, "Also write a page that needs no network.").unset("no page").common();
@@ -139,7 +139,7 @@ void look_at_tokens(Survey& survey, const std::string& name, bool is_valid, cons
         format("{} has {} numbers, and {} has {} tokens (a mask has one number for each token); give the mask that "
                "was made with these tokens",
                mask->name(), mask->size(), tokens->name(), tokens->size()));
-  survey.begin(name, is_valid, [tokens](std::uint64_t offset) { return tokens->place(offset); });
+  survey.begin(tokens->name(), is_valid, [tokens](std::uint64_t offset) { return tokens->place(offset); });
   std::vector<std::uint64_t> ends = cut.end_of_document ? std::vector<std::uint64_t>() : tokens->documents();
   if (!ends.empty()) ends.erase(ends.begin());  // the first document begins with the first token
   ends.push_back(tokens->size());
@@ -172,7 +172,7 @@ void look_at_tokens(Survey& survey, const std::string& name, bool is_valid, cons
 
 void look_at_texts(Survey& survey, const TextSet& text, bool is_valid, const TextReading& reading, const Reader& reader,
                    const Cut& cut) {
-  survey.begin(text.name, is_valid, [source = std::make_shared<TextSource>(text.files)](std::uint64_t offset) {
+  survey.begin(format("'{}'", text.name), is_valid, [source = std::make_shared<TextSource>(text.files)](std::uint64_t offset) {
     return source->place_of_line(offset);
   });
   Rows rows(survey, cut.end_of_document);

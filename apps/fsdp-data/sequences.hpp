@@ -34,6 +34,8 @@ class SequenceCutter {
   /// all count.
   void add(std::span<const TokenId> ids, std::span<const TokenId> mask);
   void end_row();
+  /// The number of answers that sequences have cut so far.
+  std::uint64_t cut_answers() const { return done_.cut_answers; }
   /// Ends the last sequence. Sets what Samples knows of sequences and long rows, and the number of answers that are cut.
   void finish(DataCounts& counts);
 

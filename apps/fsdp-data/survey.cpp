@@ -106,6 +106,8 @@ void Survey::end_row(std::uint64_t offset) {
   ++checked_.rows, checked_.tokens += row_.tokens;
   checked_.longest_row = std::max(checked_.longest_row, row_.tokens);
   if (row_.tokens > 0) duplicates_.end_row((std::uint64_t{sources_.size() - 1} << bits_of_offset) | offset);
+  if (cutter_->cut_answers() > 0 && !checked_.firsts.contains("cut-answers"))
+    checked_.firsts["cut-answers"] = places_.back()(offset);
   cutter_->end_row();
   if (!sources_.back().is_valid)
     for (Way& way : all_ways_) way.cutter->end_row();

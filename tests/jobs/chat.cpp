@@ -2,6 +2,7 @@
 // sequences with attention within documents. The model is trained, resumed and evaluated on them.
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <random>
 
 #include <boost/test/unit_test.hpp>
@@ -523,4 +524,82 @@ BOOST_AUTO_TEST_CASE(conversations_of_a_file_are_answered) {
   refused("base --chat --prompts rows.jsonl --chat-template model/tokenizer.json",
           "is no file with one chat template (it has none)");
   refused("base --prompt a --chat-template short.jinja", "--chat-template changes nothing (it is only for --chat)");
+}
+
+// fsdp-data finds what costs a run, in texts and in tokens, before a model is there.
+BOOST_AUTO_TEST_CASE(data_are_proved_before_a_run) {
+  const fs::path folder = prepare();
+  const auto row = [](const std::string& question, const std::string& answer, const std::string& role = "assistant") {
+    return json{{"messages", {{{"role", "user"}, {"content", question}}, {{"role", role}, {"content", answer}}}}}.dump() + "\n";
+  };
+  const auto repeated = [](const std::string& word, int times) {
+    std::string text;
+    for (int i = 0; i < times; ++i) text += word;
+    return text;
+  };
+  const std::string good = row("abc", "God knows."), twice = row("Who?", "I.");
+  write_file(folder / "rows.jsonl", good + twice + row("def", "God.", "gpt") + twice + row(repeated("long ", 100), "no") +
+                                        row("ghi", repeated("never ", 100)) + row("jkl", "") + "{\"text\": 1}\n");
+  write_file(folder / "v.jsonl", row("mno", "Yes.") + good);
+  const auto prove = [&](const std::string& words) {
+    return run(folder, split(std::string(FSDP_BIN) + "/fsdp-data " + words + " --tokens-per-sample 40"));
+  };
+  const std::string of_rows = "rows.jsonl --valid v.jsonl --chat --tokenizer model --break-mode eos ";
+  const Outcome bad = prove(of_rows + "--json --html page.html");
+  BOOST_TEST(bad.code == 1, bad.output);
+  const json report = json::parse(bad.output.substr(bad.output.find("{\n")));
+  BOOST_TEST(report["ok"] == false);
+  std::map<std::string, std::string> found;
+  for (const json& each : report["findings"])
+    found[each["check"].get<std::string>() + " of " + each["source"].get<std::string>()] = each["message"];
+  const std::map<std::string, std::string> expected = {
+      {"invalid-rows of 'rows.jsonl'", "2 of 8 conversations in 'rows.jsonl' are left out"},
+      {"unknown-roles of 'rows.jsonl'", "1 message in 'rows.jsonl' of the role \"gpt\""},
+      {"long-prompts of 'rows.jsonl'", "(the first is line 5 of 'rows.jsonl')"},
+      {"cut-answers of 'rows.jsonl'", "(the first is line 6 of 'rows.jsonl')"},
+      {"late-targets of 'rows.jsonl'", "are predicted without the beginning"},
+      {"idle-sequences of 'rows.jsonl'", "have no target and are not computed"},
+      {"duplicates of 'rows.jsonl'", "(the first is line 4 of 'rows.jsonl', as line 2 of 'rows.jsonl')"},
+      {"in-training of 'v.jsonl'", "(the first is line 2 of 'v.jsonl', as line 1 of 'rows.jsonl')"}};
+  BOOST_TEST(found.size() == expected.size(), bad.output);
+  for (const auto& [check, message] : expected) {
+    BOOST_TEST_REQUIRE(found.contains(check), check);
+    CHECK_CONTAINS(found[check], message);
+  }
+  CHECK_CONTAINS(read_file(folder / "page.html"), "<section id=\"findings\">");
+  CHECK_CONTAINS(read_file(folder / "page.html"), "<mark>God knows.&lt;|im_end|&gt;</mark>");
+
+  // Training on the same data counts the same.
+  const Outcome trained = run(
+      folder, mpirun(1, "fsdp-train",
+                     split("rows.jsonl --chat --skip-invalid --tokenizer model --break-mode eos --tokens-per-sample 40 --arch "
+                           "gpt2 --decoder-layers 1 --decoder-embed-dim 16 --decoder-attention-heads 1 --max-update 1 "
+                           "--save-dir saves")));
+  must(trained);
+  const json of_run = metrics(folder / "saves" / "metrics.jsonl", "start").back()["data"][0];
+  for (const char* key :
+       {"rows", "skipped", "answers", "tokens", "targets", "sequences", "padding", "cut_rows", "late_targets"})
+    BOOST_TEST(of_run[key] == report["sources"][0][key], key << ": " << report["sources"][0]);
+
+  const Outcome allowed = prove(of_rows + "--allow invalid-rows,unknown-roles,long-prompts,cut-answers,in-training");
+  BOOST_TEST(allowed.code == 0, allowed.output);
+  CHECK_CONTAINS(allowed.output, "[[God knows.<|im_end|>");
+  CHECK_CONTAINS(allowed.output, "Nothing was found that costs a run.");
+
+  // In tokens, answers are runs of the mask.
+  must(tokenize(folder, "rows.jsonl --chat --skip-invalid --tokenizer model --format megatron --out t"));
+  const Outcome tokens = prove("t --mask t.mask --tokenizer model --break-mode eos --json");
+  BOOST_TEST(tokens.code == 1, tokens.output);
+  const json of_tokens = json::parse(tokens.output.substr(tokens.output.find("{\n")))["sources"][0];
+  for (const char* key : {"rows", "answers", "tokens", "targets", "sequences", "cut_answers", "long_prompts", "duplicates"})
+    BOOST_TEST(of_tokens[key] == report["sources"][0][key], key << ": " << of_tokens);
+  for (const auto& [words, message] :
+       {std::pair("t --mask t.mask --arch gpt2 --vocab-size 50", "are not in the model's vocabulary"),
+        std::pair("t --mask t.mask --allow cut-answer", "--allow 'cut-answer' is no check"),
+        std::pair("t --mask t.mask,t.mask", "has 1 data sets, but 't.mask,t.mask' has 2 masks"),
+        std::pair("rows.jsonl --chat", "--chat needs a tokenizer with a chat template"), std::pair("", "no data are given")}) {
+    const Outcome outcome = prove(words);
+    BOOST_TEST((outcome.code == 1 || outcome.code == 2), outcome.output);
+    CHECK_CONTAINS(outcome.output, message);
+  }
 }

@@ -95,7 +95,7 @@ class Fsdp(CMakePackage, CudaPackage):
 
     def test_version(self):
         """each program starts and finds its libraries"""
-        for program in ("fsdp-train", "fsdp-plan", "fsdp-tokenize", "fsdp-inspect"):
+        for program in ("fsdp-train", "fsdp-plan", "fsdp-tokenize", "fsdp-data", "fsdp-inspect"):
             with test_part(self, f"test_version_{program}", purpose=f"{program} --version"):
                 out = which(join_path(self.prefix.bin, program), required=True)(
                     "--version", output=str.split, error=str.split
