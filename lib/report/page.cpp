@@ -327,7 +327,7 @@ class Page {
     row("trained", [](const Run& run) {
       const json& line = run.starts.back().line;
       const double all = number_at(line, "parameters"), trained = number_at(line, "trained_parameters");
-      return trained < all ? format("{}: {}", parameters_text(line), format_count(trained)) : "–";
+      return trained < all ? format("{} ({})", parameters_text(line), format_count(trained)) : "–";
     });
     const auto adapters = [](const Run& run) {
       const json& line = run.starts.back().line;
@@ -871,9 +871,9 @@ class Page {
     const json& line = run.starts.back().line;
     const auto sequences = line.find("first_sequences");
     if (sequences == line.end() || !sequences->is_array() || sequences->empty()) return {};
-    std::string out =
-        heading(run) +
-        "<p>The first sequences of the newest start. Tokens that count in the loss look <mark>like this</mark>.</p>\n";
+    std::string out = heading(run) +
+                      "<p>The first sequences of the newest start. Tokens that count in the loss look <mark>like this</mark>; "
+                      "\"document\" is before the first token of one.</p>\n";
     for (const json& sequence : *sequences)
       out += format("<h4>{}: {} tokens, {} of them in the loss</h4>{}", escaped(text_at(sequence, "data")),
                     whole_text(number_at(sequence, "tokens")), whole_text(number_at(sequence, "targets")),

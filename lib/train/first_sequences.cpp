@@ -33,23 +33,25 @@ std::vector<std::uint64_t> stored_documents(const Samples& samples) {
 Sequence read_sequence(const Samples& samples, std::uint64_t k, std::size_t vocab_size) {
   const Cut& cut = samples.cut();
   const bool is_packed = cut.packing == Packing::best_fit;
-  const auto [begin, count, counted, columns] = samples.place_of(k);
+  const std::uint64_t begin = samples.place_of(k).begin;
+  const std::size_t count = samples.place_of(k).targets;
   std::vector<std::int32_t> inputs(cut.T), targets(cut.T), positions(cut.T);
   samples.read(k, vocab_size, inputs.data(), targets.data(), cut.positions ? positions.data() : nullptr);
   const auto stored = is_packed || cut.end_of_document ? std::vector<std::uint64_t>() : stored_documents(samples);
   std::uint32_t before = no_token;
   if (cut.end_of_document && begin > 0) samples.tokens().read(begin - 1, {&before, 1});
+  const auto begins = [&](std::size_t t) {
+    if (is_packed) return positions[t] == 0;
+    if (!cut.end_of_document) return std::binary_search(stored.begin(), stored.end(), begin + t);
+    return begin + t == 0 || before == *cut.end_of_document;
+  };
   Sequence sequence;
   for (std::size_t t = 0; t < count; before = static_cast<std::uint32_t>(inputs[t++])) {
-    const bool begins = is_packed             ? positions[t] == 0
-                        : cut.end_of_document ? begin + t == 0 || before == *cut.end_of_document
-                                              : std::binary_search(stored.begin(), stored.end(), begin + t);
-    const bool was_target = t > 0 && targets[t - 1] >= 0;
-    // The last token of a packed document is a target only, and no input.
-    if (is_packed && begins && was_target) sequence.add(targets[t - 1], true, false);
-    sequence.add(inputs[t], was_target && !(is_packed && begins), begins);
+    const bool was_target = t > 0 && targets[t - 1] >= 0, begins_piece = is_packed && begins(t);
+    if (begins_piece && was_target) sequence.add(targets[t - 1], true, false);  // the last token of a piece is no input
+    sequence.add(inputs[t], was_target && !begins_piece, begins(t));
   }
-  if (count > 0 && targets[count - 1] >= 0) sequence.add(targets[count - 1], true, false);
+  if (count > 0 && targets[count - 1] >= 0) sequence.add(targets[count - 1], true, !is_packed && begins(count));
   return sequence;
 }
 
@@ -77,11 +79,11 @@ std::vector<ShownText> shown_sequence(const Tokenizer& tokenizer, const Sequence
 
 }  // namespace
 
-nlohmann::json first_sequences(const TrainBatches& batches, std::uint64_t position, const std::string& tokenizer,
-                               std::size_t vocab_size) try {
+nlohmann::json first_sequences(const TrainBatches& batches, std::uint64_t position, std::uint64_t most,
+                               const std::string& tokenizer, std::size_t vocab_size) try {
   nlohmann::json all = nlohmann::json::array();
   const std::unique_ptr<Tokenizer> opened = open_tokenizer(tokenizer);
-  for (std::uint64_t s = position; s < position + 3; ++s) {
+  for (std::uint64_t s = position; s < position + most; ++s) {
     const auto [samples, number] = batches.place_of(s);
     if (!samples) break;
     const Sequence sequence = read_sequence(*samples, number, vocab_size);

@@ -507,7 +507,8 @@ void announce(const RunContext& run, const Machine& machine, const ShardedModel&
   if (data) more["data"] = data->counts();
   if (data && run.world.rank() == 0 && !run.options.log_file.empty() && !origin.tokenizer.empty())
     more["first_sequences"] =
-        first_sequences(data->batches, progress.data.sequences, origin.tokenizer, origin.config.vocab_size);
+        first_sequences(data->batches, progress.data.sequences, std::min<std::uint64_t>(3, data->mixture.sequences()),
+                        origin.tokenizer, origin.config.vocab_size);
   more["trained_parameters"] = trained;
   if (origin.base) more["adapters"] = adapter_fields(transformer, *origin.base);
   run.log.start({.version = version_string(),
