@@ -297,6 +297,7 @@ class Page {
                   wanted > 0 ? format(" of {:.0f}", wanted) : "", run.starts.back().why);
   }
 
+  static bool keeps_best(const Run& run) { return !text_at(run.options(), "keep-best").empty(); }
   /// The index of the best validation: as the run judged it, or in files of earlier versions the first with the smallest loss.
   static std::size_t best_validation(const Run& run) {
     const auto judged = std::find(run.valid_step.begin(), run.valid_step.end(), run.best_step);
@@ -394,8 +395,7 @@ class Page {
     };
     row("validation loss, last", [&](const Run& run) { return validation(run, run.valid_loss.size() - 1); });
     row("validation loss, smallest", [&](const Run& run) {
-      const bool is_kept = !run.valid_loss.empty() && !text_at(run.options(), "keep-best").empty();
-      return validation(run, best_validation(run)) + (is_kept ? ": the step best" : "");
+      return validation(run, best_validation(run)) + (!run.valid_loss.empty() && keeps_best(run) ? ": the step best" : "");
     });
     spread("tokens/s of all ranks: median (5 % to 95 %)", &Updates::positions_per_second, format_count);
     spread("MFU: median (5 % to 95 %)", &Updates::mfu, percent);
@@ -530,10 +530,11 @@ class Page {
     plot.title = title, plot.x_name = x_name;
     add_marks(plot, x);
     const std::size_t best = best_validation(runs_[0]);
-    if (!several() && best < runs_[0].valid_loss.size() && !text_at(runs_[0].options(), "keep-best").empty())
-      plot.marks.push_back({(runs_[0].*valid_x)[best], "best",
-                            format("the step best, of update {:.0f}: the smallest validation loss, {}",
-                                   runs_[0].valid_step[best], loss_text(runs_[0].valid_loss[best]))});
+    if (!several() && best < runs_[0].valid_loss.size())
+      plot.marks.push_back(
+          {(runs_[0].*valid_x)[best], "best",
+           format("{}update {:.0f}: the smallest validation loss, {}", keeps_best(runs_[0]) ? "the step best, of " : "",
+                  runs_[0].valid_step[best], loss_text(runs_[0].valid_loss[best]))});
     return plot_element(plot);
   }
 

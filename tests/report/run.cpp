@@ -286,6 +286,7 @@ BOOST_AUTO_TEST_CASE(adapters_and_the_best_step_are_shown) {
                                       {"optimizer-state-dtype", "bf16"}},
                                      {{"trained_parameters", 1000}});
   check(full, {"adapters", "are trained", "step best"}, false);
+  check(full, {">best</text>", "<title>update 2: the smallest validation loss, 2.5000</title>"}, true);
   check(full,
         {"<td>base model</td><td>models/gpt2</td>",
          "<td>bf16, master weights in fp32, gradients in fp32, adamw with its state in bf16</td>"},
@@ -496,6 +497,9 @@ BOOST_AUTO_TEST_CASE(tables) {
   for (std::string line; std::getline(csv, line);) lines.push_back(line);
   BOOST_TEST_REQUIRE(lines.size() == 4u);
   BOOST_TEST(lines[1].starts_with("\"a, \"\"b\"\"\",train,1,100,5.25,,,5.35,0.001,0.5,,10000,20000,100,0.4,,10,1,4000"));
+  BOOST_TEST(text_summary(read_runs(path)[0])
+                 .find(": update 2, loss 4.0000, token accuracy 0.250, entropy 1.500, validation 4.5000 ") !=
+             std::string::npos);
   BOOST_TEST(lines[0].starts_with("run,type,step,tokens,loss,mean_token_accuracy,entropy,max_loss,"));
   BOOST_TEST(lines[2].starts_with("\"a, \"\"b\"\"\",train,2,200,4,0.25,1.5,"));
   BOOST_TEST(lines[3].starts_with("\"a, \"\"b\"\"\",valid,2,200,4.5,0.125,2,"));
