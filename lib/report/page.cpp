@@ -370,11 +370,6 @@ class Page {
         [](const Run& run) { return run.updates.size() == 0 ? "–" : known(run.updates.tokens.back(), format_count); });
     row("loss, mean of the last 50 updates",
         [](const Run& run) { return known(late_mean(run.updates, &Updates::loss), loss_text); });
-    row("token accuracy and entropy of these", [](const Run& run) {
-      return known(late_mean(run.updates, &Updates::accuracy), [&](double accuracy) {
-        return format("{}, {}", percent(accuracy), known(late_mean(run.updates, &Updates::entropy), nats_text));
-      });
-    });
     if (several()) {
       double common = std::numeric_limits<double>::infinity();
       for (const Run& run : runs_) common = std::min(common, quantile(run.updates.tokens, 1));
@@ -382,6 +377,11 @@ class Page {
         row(format("the same until {} tokens", format_count(common)),
             [&](const Run& run) { return known(late_mean(run.updates, &Updates::loss, common), loss_text); });
     }
+    row("token accuracy and entropy, mean of the last 50 updates", [](const Run& run) {
+      return known(late_mean(run.updates, &Updates::accuracy), [&](double accuracy) {
+        return format("{}, {}", percent(accuracy), known(late_mean(run.updates, &Updates::entropy), nats_text));
+      });
+    });
     const auto validation = [](const Run& run, std::size_t i) {
       if (i >= run.valid_loss.size()) return std::string("–");
       const double accuracy = run.valid_accuracy[i];
