@@ -101,6 +101,8 @@ std::string text_summary(const Run& run) {
   std::string out = format("{}: ", one_line(run.name));
   out += u.size() == 0 ? "no update yet" : format("update {:.0f}", u.step.back());
   if (u.size() > 0 && std::isfinite(u.loss.back())) out += format(", loss {:.4f}", u.loss.back());
+  if (u.size() > 0 && std::isfinite(u.accuracy.back()))
+    out += format(", token accuracy {:.3f}, entropy {:.3f}", u.accuracy.back(), u.entropy.back());
   if (!run.valid_loss.empty() && std::isfinite(run.valid_loss.back()))
     out += format(", validation {:.4f} (update {:.0f})", run.valid_loss.back(), run.valid_step.back());
   if (const double speed = quantile(u.positions_per_second, 0.5); std::isfinite(speed))

@@ -56,13 +56,14 @@ class TrainBatches {
   std::optional<std::uint64_t> updates_left(std::uint64_t position) const;
   /// The columns of the sequence at position s, up to its last target that counts.
   std::uint32_t columns(std::uint64_t s) const;
-
- private:
   struct Place {
     const Samples* samples;  // the data set that has the sequence; null after the end of all passes
     std::uint64_t sequence;
   };
+  /// The place of the sequence at position s.
   Place place_of(std::uint64_t s) const;
+
+ private:
   Place ungrouped(std::uint64_t s) const;
 
   const Mixture& data_;

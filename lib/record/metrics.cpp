@@ -269,7 +269,8 @@ void Metrics::valid(const ValidMetrics& m) {
                                {"mean_token_accuracy", m.accuracy},
                                {"entropy", m.entropy},
                                {"tokens", m.tokens},
-                               {"ms", m.ms}};
+                               {"ms", m.ms},
+                               {"best", m.is_best}};
   write(line);
   print(line, format("valid {}  loss {}  ppl {}  {:>6} tokens  {} ms  accuracy {:.3f}  entropy {:.3f}",
                      step_text(m.step, max_step_), fit(m.loss, 6, 4), fit(std::exp(m.loss), 5, 2),

@@ -94,6 +94,7 @@ struct ValidMetrics {
   std::uint64_t tokens = 0;  // targets that count in the loss
   double ms = 0;
   double accuracy = 0, entropy = 0;  // as in MeanLoss
+  bool is_best = false;              // the loss is the smallest so far
 };
 
 struct EndMetrics {

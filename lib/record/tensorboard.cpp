@@ -85,8 +85,12 @@ std::vector<Scalar> tensorboard_scalars(const nlohmann::json& line, int ranks) {
     add("comm_exposed_ms", "time_metrics/exposed_communication(s)", 1e-3);
     add("mem_peak_bytes", "memory/max_active(GiB)", std::ldexp(1.0, -30));
     add("loss_scale", "loss_scale");
+    add("mean_token_accuracy", "train/mean_token_accuracy");  // this and the next tags are TRL's
+    add("entropy", "train/entropy");
   } else if (type == "valid") {
     add("loss", "validation_metrics/loss");
+    add("mean_token_accuracy", "eval/mean_token_accuracy");
+    add("entropy", "eval/entropy");
   }
   return out;
 }

@@ -17,6 +17,7 @@
 #include "report/page_parts.hpp"
 #include "report/plot.hpp"
 #include "report/run_report.hpp"
+#include "text/data_counts.hpp"
 
 namespace fsdp {
 
@@ -34,13 +35,14 @@ std::string date_text(double seconds) {
                 utc.tm_min, utc.tm_sec);
 }
 
-std::string known(double value, const std::function<std::string(double)>& text) {
-  return std::isfinite(value) ? text(value) : "–";
+std::string known(double value, const std::function<std::string(double)>& text, const char* otherwise = "–") {
+  return std::isfinite(value) ? text(value) : otherwise;
 }
 std::string whole_text(double value) {
   return known(value, [](double x) { return format("{:.0f}", x); });
 }
 std::string loss_text(double loss) { return format("{:.4f}", loss); }
+std::string nats_text(double nats) { return format("{:.3f} nats", nats); }
 
 std::string value_text(const json& value) {
   if (value.is_null()) return "none";
@@ -83,9 +85,18 @@ Curve curve_of(const std::vector<Run>& runs, std::size_t i, const std::string& w
           .look = several && uses_dashes(i) ? Curve::Look::dashes : Curve::Look::line};
 }
 
+/// A quantity that updates and validations have.
+struct Measured {
+  const char *title, *unit;
+  UpdateColumn of_updates;
+  std::vector<double> Run::*of_validations;
+};
+constexpr Measured measured_loss = {"Loss", "nats per token", &Updates::loss, &Run::valid_loss};
+
 /// Training and validation of all runs; of one run also the largest loss of a rank.
-Plot plot_of_losses(const std::vector<Run>& runs, UpdateColumn x, std::vector<double> Run::*valid_x, PlotPlace place) {
-  Plot plot{.title = "Loss", .x_name = "update", .y_name = "nats per token", .curves = {}};
+Plot plot_of(const Measured& what, const std::vector<Run>& runs, UpdateColumn x, std::vector<double> Run::*valid_x,
+             PlotPlace place) {
+  Plot plot{.title = what.title, .x_name = "update", .y_name = what.unit, .curves = {}};
   const bool several = runs.size() > 1;
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const Run& run = runs[i];
@@ -97,10 +108,10 @@ Plot plot_of_losses(const std::vector<Run>& runs, UpdateColumn x, std::vector<do
       if (look != Curve::Look::line) curve.look = look;
       plot.curves.push_back(std::move(curve));
     };
-    if (!several && number_at(run.starts.back().line, "world_size") > 1)
+    if (!several && what.of_updates == &Updates::loss && number_at(run.starts.back().line, "world_size") > 1)
       add("largest over ranks", 1, run.updates.largest_loss, Curve::Look::faint);
-    add("training", 0, run.updates.loss, Curve::Look::line);
-    if (!run.valid_loss.empty()) add("validation", validation_colour, run.valid_loss, Curve::Look::points);
+    add("training", 0, run.updates.*what.of_updates, Curve::Look::line);
+    if (!run.valid_loss.empty()) add("validation", validation_colour, run.*what.of_validations, Curve::Look::points);
   }
   return plot;
 }
@@ -112,11 +123,59 @@ double mean(const std::vector<double>& values, const std::function<bool(std::siz
     if (std::isfinite(values[i]) && which(i)) sum += values[i], ++n;
   return n > 0 ? sum / n : not_known;
 }
-/// The mean loss of the 50 updates, or fewer, up to `tokens`.
-double late_loss(const Updates& u, double tokens = std::numeric_limits<double>::infinity()) {
+/// The mean of the 50 updates, or fewer, up to `tokens`.
+double late_mean(const Updates& u, UpdateColumn column, double tokens = std::numeric_limits<double>::infinity()) {
   std::size_t end = u.size();
   while (end > 0 && u.tokens[end - 1] > tokens) --end;
-  return mean(u.loss, [&](std::size_t i) { return i < end && i + 50 >= end; });
+  return mean(u.*column, [&](std::size_t i) { return i < end && i + 50 >= end; });
+}
+
+/// "0.26 % of 1.24 B parameters are trained"; without adapters and frozen parts "1.24 B parameters".
+std::string parameters_text(const json& start) {
+  const double all = number_at(start, "parameters"), trained = number_at(start, "trained_parameters");
+  if (!std::isfinite(all)) return {};
+  return trained < all ? format("{:.3g} % of {} parameters are trained", 100 * trained / all, format_count(all))
+                       : format_count(all) + " parameters";
+}
+
+/// "bf16, master weights in fp32, gradients in fp32, adamw with its state in fp32".
+std::string types_text(const json& options) {
+  const std::string precision = text_at(options, "precision");
+  if (precision.empty()) return "–";
+  std::string text = precision;
+  const auto add = [&](const char* words, const char* option) {
+    if (const std::string type = text_at(options, option); !type.empty()) text += format(", {} in {}", words, type);
+  };
+  if (precision != "fp32") add("master weights", "master-dtype");
+  add("gradients", "grad-dtype");
+  add((text_at(options, "optimizer") + " with its state").c_str(), "optimizer-state-dtype");
+  return text;
+}
+
+/// What the newest start's training data have, together.
+DataCounts train_counts(const Run& run) {
+  DataCounts all;
+  const json& line = run.starts.back().line;
+  if (line.contains("data") && line["data"].is_array())
+    for (const json& set : line["data"])
+      if (text_at(set, "split") == "train") all += counts_of_json(set);
+  return all;
+}
+
+/// "150 conversations, 3 more left out, 2 truncated; 110 sequences".
+std::string rows_text(const DataCounts& counts) {
+  std::string text;
+  if (counts.rows > 0) text = plural(counts.rows, counts.conversations == counts.rows ? "conversation" : "document");
+  const auto add = [&](std::uint64_t n, const char* words) {
+    if (n > 0) text += format("{}{} {}", text.empty() ? "" : ", ", n, words);
+  };
+  add(counts.skipped, "more left out"), add(counts.truncated_rows, "truncated"), add(counts.dropped_rows, "dropped");
+  if (counts.sequences > 0) text += (text.empty() ? "" : "; ") + plural(counts.sequences, "sequence");
+  return text.empty() ? "–" : text;
+}
+
+std::string share_of(std::uint64_t part, std::uint64_t all) {
+  return all == 0 ? "–" : format("{} ({})", part, percent(static_cast<double>(part) / static_cast<double>(all)));
 }
 
 class Page {
@@ -191,10 +250,8 @@ class Page {
       const RunStart& newest = run.starts.back();
       const json shown = run.options();
       for (const std::string& part :
-           {text_at(shown, "arch"),
-            known(number_at(newest.line, "parameters"), [](double x) { return format_count(x) + " parameters"; }),
-            text_at(shown, "precision"), "strategy " + text_at(newest.line, "strategy"), ranks_of_starts(run),
-            "last written " + date_text(run.last_time)})
+           {text_at(shown, "arch"), parameters_text(newest.line), text_at(shown, "precision"),
+            "strategy " + text_at(newest.line, "strategy"), ranks_of_starts(run), "last written " + date_text(run.last_time)})
         about += (about.empty() || part.empty() ? "" : ", ") + part;
     }
     body_ += format("<header><h1>{}</h1><p>{}</p></header>\n", names, escaped(about));
@@ -240,8 +297,11 @@ class Page {
                   wanted > 0 ? format(" of {:.0f}", wanted) : "", run.starts.back().why);
   }
 
-  /// The index of the first validation with the smallest loss.
-  static std::size_t smallest_validation(const Run& run) {
+  static bool keeps_best(const Run& run) { return !text_at(run.options(), "keep-best").empty(); }
+  /// The index of the best validation: as the run judged it, or in files of earlier versions the first with the smallest loss.
+  static std::size_t best_validation(const Run& run) {
+    const auto judged = std::find(run.valid_step.begin(), run.valid_step.end(), run.best_step);
+    if (judged != run.valid_step.end()) return static_cast<std::size_t>(judged - run.valid_step.begin());
     const auto smallest = std::min_element(run.valid_loss.begin(), run.valid_loss.end(),
                                            [](double a, double b) { return a < b || (std::isnan(b) && !std::isnan(a)); });
     return static_cast<std::size_t>(smallest - run.valid_loss.begin());
@@ -265,10 +325,10 @@ class Page {
       });
     };
     row("updates", how_it_ended);
-    row("parameters that are trained", [](const Run& run) {
+    row("trained", [](const Run& run) {
       const json& line = run.starts.back().line;
       const double all = number_at(line, "parameters"), trained = number_at(line, "trained_parameters");
-      return trained < all ? format("{} of {} ({})", format_count(trained), format_count(all), percent(trained / all)) : "–";
+      return trained < all ? format("{} ({})", parameters_text(line), format_count(trained)) : "–";
     });
     const auto adapters = [](const Run& run) {
       const json& line = run.starts.back().line;
@@ -280,29 +340,63 @@ class Page {
       std::vector<std::string> targets;
       if (found.contains("targets"))
         for (const json& target : found["targets"]) targets.push_back(target.is_string() ? target.get<std::string>() : "?");
-      return format("rank {:.6g}, alpha {:.6g}, scale {:.6g}, of {}", number_at(found, "rank"), number_at(found, "alpha"),
-                    number_at(found, "scale"), fmt::join(targets, ", "));
+      const std::string whole = text_at(run.options(), "modules-to-save");
+      return format("rank {:.6g}, alpha {:.6g}, scale {:.6g}, of {}{}", number_at(found, "rank"), number_at(found, "alpha"),
+                    number_at(found, "scale"), fmt::join(targets, ", "), whole.empty() ? "" : "; trained as a whole: " + whole);
     });
-    row("base model of the adapters", [&](const Run& run) {
+    row("base model", [&](const Run& run) {
       const json found = adapters(run);
       const std::string type = text_at(found, "base_type");
-      return found.is_null() ? "–" : format("{}{}", text_at(found, "base"), type.empty() ? "" : ", blocks in " + type);
+      if (found.is_object()) return format("{}{}", text_at(found, "base"), type.empty() ? "" : ", blocks in " + type);
+      for (auto start = run.starts.rbegin(); start != run.starts.rend(); ++start) {  // a resume need not name it
+        const json shown = start->options();
+        if (const std::string path = text_at(shown, "finetune-from"); !path.empty()) return path;
+        if (const std::string path = text_at(shown, "model"); !path.empty() && text_at(shown, "init") == "pretrained")
+          return path;
+      }
+      return std::string("–");
+    });
+    row("types", [](const Run& run) { return types_text(run.options()); });
+    row("rows", [](const Run& run) { return rows_text(train_counts(run)); });
+    row("tokens in the loss", [](const Run& run) {
+      const DataCounts counts = train_counts(run);
+      return counts.tokens > 0 ? format("{} of {}", share_of(counts.targets, counts.tokens), counts.tokens) : "–";
+    });
+    row("padding", [](const Run& run) {
+      return known(mean(run.updates.padding, [](std::size_t) { return true; }),
+                   [](double share) { return percent(share) + " of the computed positions"; });
     });
     row("tokens",
         [](const Run& run) { return run.updates.size() == 0 ? "–" : known(run.updates.tokens.back(), format_count); });
-    row("loss, mean of the last 50 updates", [](const Run& run) { return known(late_loss(run.updates), loss_text); });
+    row("loss, mean of the last 50 updates",
+        [](const Run& run) { return known(late_mean(run.updates, &Updates::loss), loss_text); });
     if (several()) {
       double common = std::numeric_limits<double>::infinity();
       for (const Run& run : runs_) common = std::min(common, quantile(run.updates.tokens, 1));
       if (std::isfinite(common))
         row(format("the same until {} tokens", format_count(common)),
-            [&](const Run& run) { return known(late_loss(run.updates, common), loss_text); });
+            [&](const Run& run) { return known(late_mean(run.updates, &Updates::loss, common), loss_text); });
     }
+    row("token accuracy and entropy, mean of the last 50 updates", [](const Run& run) {
+      return known(late_mean(run.updates, &Updates::accuracy), [&](double accuracy) {
+        return format("{}, {}", percent(accuracy), known(late_mean(run.updates, &Updates::entropy), nats_text));
+      });
+    });
     const auto validation = [](const Run& run, std::size_t i) {
-      return i < run.valid_loss.size() ? format("{} (update {:.0f})", loss_text(run.valid_loss[i]), run.valid_step[i]) : "–";
+      if (i >= run.valid_loss.size()) return std::string("–");
+      const double accuracy = run.valid_accuracy[i];
+      return format("{} (update {:.0f}{})", loss_text(run.valid_loss[i]), run.valid_step[i],
+                    known(
+                        accuracy,
+                        [&](double) {
+                          return format(", token accuracy {}, entropy {}", percent(accuracy), nats_text(run.valid_entropy[i]));
+                        },
+                        ""));
     };
     row("validation loss, last", [&](const Run& run) { return validation(run, run.valid_loss.size() - 1); });
-    row("validation loss, smallest", [&](const Run& run) { return validation(run, smallest_validation(run)); });
+    row("validation loss, smallest", [&](const Run& run) {
+      return validation(run, best_validation(run)) + (!run.valid_loss.empty() && keeps_best(run) ? ": the step best" : "");
+    });
     spread("tokens/s of all ranks: median (5 % to 95 %)", &Updates::positions_per_second, format_count);
     spread("MFU: median (5 % to 95 %)", &Updates::mfu, percent);
     spread("duration of an update: median (5 % to 95 %)", &Updates::ms, ms_text);
@@ -430,16 +524,17 @@ class Page {
     }
   }
 
-  std::string loss_plot(const std::string& title, const std::string& x_name, UpdateColumn x,
-                        std::vector<double> Run::*valid_x) const {
-    Plot plot = plot_of_losses(runs_, x, valid_x, PlotPlace::page);
+  std::string measured_plot(const Measured& what, const std::string& title, const std::string& x_name, UpdateColumn x,
+                            std::vector<double> Run::*valid_x) const {
+    Plot plot = plot_of(what, runs_, x, valid_x, PlotPlace::page);
     plot.title = title, plot.x_name = x_name;
     add_marks(plot, x);
-    const std::size_t best = smallest_validation(runs_[0]);
-    if (!several() && best < runs_[0].valid_loss.size() && !text_at(runs_[0].options(), "keep-best").empty())
-      plot.marks.push_back({(runs_[0].*valid_x)[best], "best",
-                            format("the step best, of update {:.0f}: the smallest validation loss, {}",
-                                   runs_[0].valid_step[best], loss_text(runs_[0].valid_loss[best]))});
+    const std::size_t best = best_validation(runs_[0]);
+    if (!several() && best < runs_[0].valid_loss.size())
+      plot.marks.push_back(
+          {(runs_[0].*valid_x)[best], "best",
+           format("{}update {:.0f}: the smallest validation loss, {}", keeps_best(runs_[0]) ? "the step best, of " : "",
+                  runs_[0].valid_step[best], loss_text(runs_[0].valid_loss[best]))});
     return plot_element(plot);
   }
 
@@ -458,11 +553,18 @@ class Page {
   }
 
   void curves() {
-    section(
-        "loss", "Loss",
-        plots_of(loss_plot("Loss over updates", "update", &Updates::step, &Run::valid_step) +
-                 loss_plot("Loss over tokens", "tokens", &Updates::tokens, &Run::valid_tokens) +
-                 loss_plot("Loss over time", "running time in seconds, without starting", &Updates::time, &Run::valid_time)));
+    const auto loss = [&](const char* over, const char* x_name, UpdateColumn x, std::vector<double> Run::*valid_x) {
+      return measured_plot(measured_loss, format("Loss over {}", over), x_name, x, valid_x);
+    };
+    const auto over_updates = [&](const Measured& what) {
+      return measured_plot(what, what.title, "update", &Updates::step, &Run::valid_step);
+    };
+    section("loss", "Loss",
+            plots_of(loss("updates", "update", &Updates::step, &Run::valid_step) +
+                     loss("tokens", "tokens", &Updates::tokens, &Run::valid_tokens) +
+                     loss("time", "running time in seconds, without starting", &Updates::time, &Run::valid_time) +
+                     over_updates({"Token accuracy", "share of the targets", &Updates::accuracy, &Run::valid_accuracy}) +
+                     over_updates({"Entropy of the predictions", "nats", &Updates::entropy, &Run::valid_entropy})));
     const auto with_phases = [&](Plot& plot) {
       if (several()) return;
       const Updates& u = runs_[0].updates;
@@ -738,24 +840,46 @@ class Page {
     section("flight", "What the ranks did last", out);
   }
 
-  /// The counts of each data set in the newest start, and the first row of each.
+  /// The counts of each data set in the newest start, and its first sequences or, of other data, the first row.
   void data() {
-    std::vector<Cells> rows = {{"data", "for", "rows", "left out", "answers", "tokens", "in the loss", "longest row",
-                                "sequences", "padding", "cut rows"}};
-    std::string first_rows;
+    std::vector<Cells> rows = {{"data", "for", "documents", "conversations", "left out", "truncated", "dropped", "cut",
+                                "longest", "answers", "tokens", "in the loss", "sequences", "padding"}};
+    std::string texts;
     for (const Run& run : runs_) {
-      const auto sets = run.starts.back().line.find("data");
-      if (sets == run.starts.back().line.end() || !sets->is_array()) continue;
+      const json& line = run.starts.back().line;
+      const auto sets = line.find("data");
+      if (sets == line.end() || !sets->is_array()) continue;
+      const std::string sequences = first_sequences(run);
+      texts += sequences;
       for (const json& set : *sets) {
-        const auto count = [&](const char* key) { return whole_text(number_at(set, key)); };
-        rows.push_back({prefix(run) + text_at(set, "name"), text_at(set, "split"), count("rows"), count("skipped"),
-                        count("answers"), count("tokens"), count("targets"), count("longest_row"), count("sequences"),
-                        count("padding"), count("cut_rows")});
-        if (const std::string first = text_at(set, "first_row"); !first.empty())
-          first_rows += format("<h4>{} begins</h4><pre>{}</pre>\n", escaped(rows.back()[0]), escaped(first));
+        const DataCounts c = counts_of_json(set);
+        const auto count = [](std::uint64_t n) { return n > 0 ? format("{}", n) : "–"; };
+        rows.push_back({prefix(run) + text_at(set, "name"), text_at(set, "split"), count(c.rows - c.conversations),
+                        count(c.conversations), count(c.skipped), count(c.truncated_rows), count(c.dropped_rows),
+                        count(c.cut_rows), count(c.longest_row), count(c.answers), count(c.tokens),
+                        share_of(c.targets, c.tokens), count(c.sequences), share_of(c.padding, c.positions)});
+        if (!c.first_row.empty() && (sequences.empty() || text_at(set, "split") != "train"))
+          texts += format("<h4>{} begins</h4><pre>{}</pre>\n", escaped(rows.back()[0]), escaped(c.first_row));
       }
     }
-    section("data", "Data", rows.size() > 1 ? table(rows) + first_rows : "");
+    for (std::size_t column = rows[0].size(); column-- > 0;)  // of counts that no data set has
+      if (std::all_of(rows.begin() + 1, rows.end(), [&](const Cells& row) { return row[column] == "–"; }))
+        for (Cells& row : rows) row.erase(row.begin() + static_cast<std::ptrdiff_t>(column));
+    section("data", "Data", rows.size() > 1 ? table(rows) + texts : "");
+  }
+
+  std::string first_sequences(const Run& run) const {
+    const json& line = run.starts.back().line;
+    const auto sequences = line.find("first_sequences");
+    if (sequences == line.end() || !sequences->is_array() || sequences->empty()) return {};
+    std::string out = heading(run) +
+                      "<p>The first sequences of the newest start. Tokens that count in the loss look <mark>like this</mark>; "
+                      "\"document\" is before the first token of one.</p>\n";
+    for (const json& sequence : *sequences)
+      out += format("<h4>{}: {} tokens, {} of them in the loss</h4>{}", escaped(text_at(sequence, "data")),
+                    whole_text(number_at(sequence, "tokens")), whole_text(number_at(sequence, "targets")),
+                    html_of(shown_of_json(sequence.contains("text") ? sequence["text"] : json())));
+    return out;
   }
 
   void samples() {
@@ -795,7 +919,8 @@ class Page {
 }  // namespace
 
 Figure draw_losses(const std::vector<Run>& runs) {
-  const auto drawn = draw(plot_of_losses(runs, &Updates::step, &Run::valid_step, PlotPlace::file), 760, 420, PlotPlace::file);
+  const auto drawn =
+      draw(plot_of(measured_loss, runs, &Updates::step, &Run::valid_step, PlotPlace::file), 760, 420, PlotPlace::file);
   if (!drawn) throw UserError(format("'{}' has no loss yet; draw it after the first update", runs[0].metrics.string()));
   return *drawn;
 }

@@ -288,9 +288,11 @@ std::optional<Figure> draw(const Plot& plot, double width, double height, PlotPl
         format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"6\" height=\"{:.1f}\" fill=\"transparent\"><title>{}</title></rect>\n",
                at - 3, frame.top, frame.height, escaped(mark.hint)));
     const double wide = text_width(mark.name, small);
-    if (at + 3 < named_until || at + 3 + wide > frame.left + frame.width) continue;
-    names_of_marks.emplace_back(at + 3, mark.name);
-    named_until = at + 3 + wide + 4;
+    const double from =
+        at + 3 + wide > frame.left + frame.width ? at - 3 - wide : at + 3;  // at the right edge: before the line
+    if (from < std::max(named_until, frame.left)) continue;
+    names_of_marks.emplace_back(from, mark.name);
+    named_until = from + wide + 4;
   }
   for (const Curve& curve : plot.curves) draw_curve(svg, curve, frame, ground);
   for (const auto& [at, name] : names_of_marks)

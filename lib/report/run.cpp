@@ -153,6 +153,9 @@ class Reader {
     run.valid_time.push_back(now_->now);
     run.valid_tokens.push_back(run.updates.tokens.empty() ? 0 : run.updates.tokens.back());
     run.valid_loss.push_back(number_at(line, "loss"));
+    run.valid_accuracy.push_back(number_at(line, "mean_token_accuracy"));
+    run.valid_entropy.push_back(number_at(line, "entropy"));
+    if (line.contains("best") && line["best"] == true) run.best_step = step;
   }
 
   std::filesystem::path path_;

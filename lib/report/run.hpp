@@ -25,10 +25,12 @@ struct Updates {
   std::vector<double> time;                // seconds that the processes had run since their first update, over all starts
   std::vector<double> tokens;              // so far
   std::vector<double> loss, largest_loss;  // nats per token
+  std::vector<double> accuracy, entropy;   // of the predictions: a share, and nats
   std::vector<double> learning_rate, gradient_norm, loss_scale;
   std::vector<double> positions_per_second, tokens_per_second;                    // of all ranks
   std::vector<double> mfu;                                                        // 0 to 1
   std::vector<double> ms, exposed_ms;                                             // of rank 0
+  std::vector<double> padding;                                                    // the share of the computed positions
   std::vector<double> data_wait_ms;                                               // of the rank that waited longest, after `ms`
   std::vector<double> products_ms, attention_ms, other_kernels_ms, optimizer_ms;  // parts of `ms`
   std::vector<double> memory;                                                     // bytes
@@ -41,9 +43,11 @@ struct UpdateField {
   const char* name;
   UpdateColumn column;
 };
-/// In the order of the table of --csv, which begins with tokens and loss.
-inline constexpr std::array<UpdateField, 13> update_fields = {{{"tokens", &Updates::tokens},
+/// In the order of the table of --csv, which begins with what validations have as well.
+inline constexpr std::array<UpdateField, 16> update_fields = {{{"tokens", &Updates::tokens},
                                                                {"loss", &Updates::loss},
+                                                               {"mean_token_accuracy", &Updates::accuracy},
+                                                               {"entropy", &Updates::entropy},
                                                                {"max_loss", &Updates::largest_loss},
                                                                {"lr", &Updates::learning_rate},
                                                                {"gnorm", &Updates::gradient_norm},
@@ -52,6 +56,7 @@ inline constexpr std::array<UpdateField, 13> update_fields = {{{"tokens", &Updat
                                                                {"positions_per_second", &Updates::positions_per_second},
                                                                {"ms", &Updates::ms},
                                                                {"mfu", &Updates::mfu},
+                                                               {"padding", &Updates::padding},
                                                                {"comm_exposed_ms", &Updates::exposed_ms},
                                                                {"data_wait_ms", &Updates::data_wait_ms},
                                                                {"mem_peak_bytes", &Updates::memory}}};
@@ -102,7 +107,8 @@ struct Run {
   std::string save_folder;        // as the start lines have it; may be empty
   std::vector<RunStart> starts;   // not empty
   Updates updates;
-  std::vector<double> valid_step, valid_tokens, valid_time, valid_loss;  // `valid_step` ascends
+  std::vector<double> valid_step, valid_tokens, valid_time, valid_loss, valid_accuracy, valid_entropy;  // `valid_step` ascends
+  double best_step = not_known;  // of the validation that was the best one, as the run judged it
   std::vector<Save> saves;
   std::vector<SkippedUpdate> skipped;
   std::vector<SlowRank> slow_ranks;

@@ -177,8 +177,9 @@ std::string to_csv(const std::vector<Run>& runs) {
     std::size_t valid = 0;
     const auto validations = [&](double until) {
       for (; valid < run.valid_step.size() && run.valid_step[valid] <= until; ++valid)
-        out += format("{},valid,{},{},{}{}\n", cell(run.name), cell(run.valid_step[valid]), cell(run.valid_tokens[valid]),
-                      cell(run.valid_loss[valid]), std::string(update_fields.size() - 2, ','));
+        out += format("{},valid,{},{},{},{},{}{}\n", cell(run.name), cell(run.valid_step[valid]), cell(run.valid_tokens[valid]),
+                      cell(run.valid_loss[valid]), cell(run.valid_accuracy[valid]), cell(run.valid_entropy[valid]),
+                      std::string(update_fields.size() - 4, ','));
     };
     for (std::size_t i = 0; i < u.size(); ++i) {
       validations(u.step[i] - 1);

@@ -29,6 +29,7 @@
 #include "plan/traffic.hpp"
 #include "run/gemm_algorithms.hpp"
 #include "text/chat_template.hpp"
+#include "train/first_sequences.hpp"
 #include "train/train_data.hpp"
 
 namespace fsdp {
@@ -460,7 +461,7 @@ nlohmann::json start_fields(const RunContext& run, const Machine& machine, const
 }  // namespace
 
 void announce(const RunContext& run, const Machine& machine, const ShardedModel& model, const MemoryAccount& memory,
-              const Progress& progress, const TrainData* data, const std::optional<BaseModel>& base) {
+              const Progress& progress, const TrainData* data, const Origin& origin) {
   const Plan& plan = model.plan();
   const Transformer& transformer = model.transformer();
   const bool on_cpu = is_host(machine.kind);
@@ -494,8 +495,8 @@ void announce(const RunContext& run, const Machine& machine, const ShardedModel&
              plural(run.world.size(), "rank"), plural(cut.sequences_per_update(), "sequence"), cut.T));
   if (const auto& [lora, type] = std::tie(transformer.config().lora, transformer.config().base_type); lora.rank > 0)
     say(format("adapters: rank {}, scale {:.4g}, {} of a block; base model {}{} with checksum {}", lora.rank, lora.scale(),
-               plural(adapters_of_block(transformer), "projection"), base->path,
-               type ? format(" in {}", kernels::name_of(*type)) : "", checksum_text(base->sum)));
+               plural(adapters_of_block(transformer), "projection"), origin.base->path,
+               type ? format(" in {}", kernels::name_of(*type)) : "", checksum_text(origin.base->sum)));
   const int shard_ranks = model.mesh().shard().size();
   const std::optional<NodeTraffic> traffic = traffic_of_nodes(run, machine, model);
   if (traffic && run.world.size() > 1) say(describe_traffic(shard_ranks, machine.node->size(), *traffic));
@@ -504,8 +505,12 @@ void announce(const RunContext& run, const Machine& machine, const ShardedModel&
   const nlohmann::json options = to_json(run.options);
   nlohmann::json more = start_fields(run, machine, model, data, traffic.has_value());
   if (data) more["data"] = data->counts();
+  if (data && run.world.rank() == 0 && !run.options.log_file.empty() && !origin.tokenizer.empty())
+    more["first_sequences"] =
+        first_sequences(data->batches, progress.data.sequences, std::min<std::uint64_t>(3, data->mixture.sequences()),
+                        origin.tokenizer, origin.config.vocab_size);
   more["trained_parameters"] = trained;
-  if (base) more["adapters"] = adapter_fields(transformer, *base);
+  if (origin.base) more["adapters"] = adapter_fields(transformer, *origin.base);
   run.log.start({.version = version_string(),
                  .world_size = run.world.size(),
                  .strategy = std::string(model.placement().name),

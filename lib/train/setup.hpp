@@ -73,7 +73,7 @@ void require_disk(const RunContext& run, const Machine& machine, const MemoryAcc
                   const std::filesystem::path& folder);
 /// Logs a description of the run and its devices, and the start line of the metrics.
 void announce(const RunContext& run, const Machine& machine, const ShardedModel& model, const MemoryAccount& memory,
-              const Progress& progress, const TrainData* data, const std::optional<BaseModel>& base);
+              const Progress& progress, const TrainData* data, const Origin& origin);
 
 /// Allocates the memory of the run, loads or initializes weights and optimizer state, and closes the files of `origin`.
 void prepare(const LoopContext& loop, const Machine& machine, const MemoryAccount& memory, Origin& origin, Observer& flight);

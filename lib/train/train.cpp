@@ -238,7 +238,7 @@ int train(const TrainOptions& given, Communicator& world) {
       open_train_data(run, origin, machine, progress, watch, missed.validation && missed.certain);
   const SamplePrompt prompt = make_sample_prompt(run, origin);
   if (logs_in_saves) open_metrics(run);
-  announce(run, machine, model, memory, progress, data.get(), origin.base);
+  announce(run, machine, model, memory, progress, data.get(), origin);
   const bool validates_at_end = missed.validation && missed.certain && data && data->valid;
   if (is_done(options, progress, data.get()) && !validates_at_end)
     return say_nothing_to_do(run, engine, data.get()), exit_code::done;

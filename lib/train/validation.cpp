@@ -64,13 +64,15 @@ Validated validate(const LoopContext& loop, const ValidData* data, const std::fu
                         progress.update));
     return Validated::interrupted;
   }
+  const bool is_best = note_validation(progress.validations, progress.update, mean->loss);
   loop.log.valid({.step = progress.update,
                   .loss = mean->loss,
                   .tokens = data->batches.targets(),
                   .ms = timer.seconds() * 1e3,
                   .accuracy = mean->accuracy,
-                  .entropy = mean->entropy});
-  return note_validation(progress.validations, progress.update, mean->loss) ? Validated::best : Validated::worse;
+                  .entropy = mean->entropy,
+                  .is_best = is_best});
+  return is_best ? Validated::best : Validated::worse;
 }
 
 SamplePrompt make_sample_prompt(const RunContext& run, const Origin& origin) {

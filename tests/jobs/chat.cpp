@@ -293,7 +293,13 @@ BOOST_AUTO_TEST_CASE(the_data_are_counted) {
   BOOST_TEST(data[0]["name"] == "'rows.jsonl'");
   BOOST_TEST((data[0]["skipped"] == 2 && data[0]["without_target"] == 2 && data[0]["rows"] == 3), data[0]);
   BOOST_TEST((data[1]["split"] == "valid" && !data[1].contains("skipped")), data[1]);
-  CHECK_CONTAINS(read_file(folder / "saves" / "report.html"), "<section id=\"data\">");
+  const json sequences = metrics(folder / "saves" / "metrics.jsonl", "start").front()["first_sequences"];
+  BOOST_TEST_REQUIRE(sequences.size() == 3u);
+  BOOST_TEST(sequences[0]["data"] == "'rows.jsonl'");
+  BOOST_TEST(sequences[0]["text"].back()["is_target"] == true, sequences[0]);
+  const std::string page = read_file(folder / "saves" / "report.html");
+  for (const char* words : {"<section id=\"data\">", "<td>3 conversations, 2 more left out", "<mark>God "})
+    CHECK_CONTAINS(page, words);
 
   const Outcome evaluated = run(folder, mpirun(1, "fsdp-evaluate",
                                                split("saves good.jsonl --chat --break-mode complete "

@@ -111,6 +111,8 @@ BOOST_AUTO_TEST_CASE(the_page_shows_a_crash_a_preemption_and_a_resize) {
       for (std::size_t i = 0; i < losses.size(); ++i) {
         BOOST_TEST(losses[i][0].get<int>() == static_cast<int>(i) + 1);
         BOOST_TEST(losses[i][1].get<float>() == all[i]["loss"].get<float>());
+        for (const char* name_there : {"mean_token_accuracy", "entropy"})
+          BOOST_TEST(tags[std::string("train/") + name_there][i][1].get<float>() == all[i][name_there].get<float>());
       }
     }
   } else {

@@ -73,7 +73,7 @@ BOOST_AUTO_TEST_CASE(every_event_is_a_line) {
   BOOST_TEST(train.at("mfu").is_null());
   BOOST_TEST(train.at("comm_exposed_ms") == 62.5);
   BOOST_TEST(train.at("work_ms").dump() == "{\"optimizer\":10.0,\"other_kernels\":100.0,\"products\":200.0}");
-  BOOST_TEST((lines[4].at("mean_token_accuracy") == 0.25 && lines[4].at("entropy") == 1.75));
+  BOOST_TEST((lines[4].at("mean_token_accuracy") == 0.25 && lines[4].at("entropy") == 1.75 && lines[4].at("best") == false));
   BOOST_TEST(!train.contains("entropy"));  // not of every program
   BOOST_TEST(lines[5].at("bytes") == 4000u);
 

@@ -175,7 +175,8 @@ BOOST_AUTO_TEST_CASE(labels_fit_whatever_the_magnitude) {
             for (int c = 0; c < 9; ++c)
               plot.curves.push_back({.name = format("run number {}", c), .x = x, .y = y, .colour = curve_colour(c)});
             plot.limit = scale * offset, plot.limit_name = "--clip-norm 1";
-            plot.marks = {{x[10], "start 2", "after update 7"}, {x[12], "start 3", "after update 9"}};
+            plot.marks = {
+                {x[10], "start 2", "after update 7"}, {x[12], "start 3", "after update 9"}, {x.back(), "best", "last"}};
             plot.logarithmic = logarithmic;
             drawn(plot, width, 320);
           }

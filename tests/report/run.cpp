@@ -242,32 +242,105 @@ BOOST_AUTO_TEST_CASE(tokens_that_count_look_different) {
 BOOST_AUTO_TEST_CASE(adapters_and_the_best_step_are_shown) {
   const TemporaryFolder folder;
   const auto path = folder.path() / "m.jsonl";
-  const auto page_with = [&](const json& options, const json& more) {
+  const auto page_with = [&](const json& options, const json& more, const json& best = nullptr) {
     json start = {{"type", "start"}, {"parameters", 1000}, {"options", options}, {"save_folder", "/s"}};
     start.update(more);
     Written written(path);
     written.line(start);
     for (const double loss : {3.5, 2.5, 4.5}) {
       const std::size_t step = loss == 3.5 ? 1 : loss == 2.5 ? 2 : 3;
-      written.train(step, loss).line({{"type", "valid"}, {"step", step}, {"loss", loss}});
+      json valid = {{"type", "valid"}, {"step", step}, {"loss", loss}, {"mean_token_accuracy", 0.5}, {"entropy", 1.25}};
+      if (!best.is_null()) valid["best"] = step <= best;
+      written.train(step, loss).line(valid);
     }
-    return page_of(path);
+    std::string page = page_of(path);
+    check_page(page);
+    return page;
   };
-  const std::string page = page_with({{"keep-best", "loss"}}, {{"trained_parameters", 20},
-                                                               {"adapters",
-                                                                {{"rank", 8},
-                                                                 {"alpha", 16},
-                                                                 {"scale", 2},
-                                                                 {"targets", {"q_proj", "v_proj"}},
-                                                                 {"base", "SmolLM"},
-                                                                 {"base_type", "nf4"}}}});
-  check_page(page);
-  for (const char* words : {"20 of 1.00 k (2", "rank 8, alpha 16, scale 2, of q_proj, v_proj", "SmolLM, blocks in nf4",
-                            "the step best, of update 2: the smallest validation loss, 2.5"})
+  const auto check = [](const std::string& page, const std::vector<const char*>& words, bool is_shown) {
+    for (const char* const word : words) BOOST_TEST((page.find(word) != std::string::npos) == is_shown, word);
+  };
+  const json trained = {{"trained_parameters", 20},
+                        {"adapters",
+                         {{"rank", 8},
+                          {"alpha", 16},
+                          {"scale", 2},
+                          {"targets", {"q_proj", "v_proj"}},
+                          {"base", "SmolLM"},
+                          {"base_type", "nf4"}}}};
+  const json options = {{"keep-best", "loss"}, {"modules-to-save", "lm_head"}};
+  check(page_with(options, trained),
+        {"2 % of 1.00 k parameters are trained", "rank 8, alpha 16, scale 2, of q_proj, v_proj; trained as a whole: lm_head",
+         "SmolLM, blocks in nf4", "the step best, of update 2: the smallest validation loss, 2.5",
+         "<td>2.5000 (update 2, token accuracy 50.0 %, entropy 1.250 nats): the step best</td>"},
+        true);
+  // The run's judgement counts: earlier validations may have measured something else.
+  check(page_with(options, trained, 3), {"the step best, of update 3", "<td>4.5000 (update 3, token accuracy"}, true);
+
+  const std::string full = page_with({{"init", "pretrained"},
+                                      {"model", "models/gpt2"},
+                                      {"precision", "bf16"},
+                                      {"master-dtype", "fp32"},
+                                      {"grad-dtype", "fp32"},
+                                      {"optimizer", "adamw"},
+                                      {"optimizer-state-dtype", "bf16"}},
+                                     {{"trained_parameters", 1000}});
+  check(full, {"adapters", "are trained", "step best"}, false);
+  check(full, {">best</text>", "<title>update 2: the smallest validation loss, 2.5000</title>"}, true);
+  check(full,
+        {"<td>base model</td><td>models/gpt2</td>",
+         "<td>bf16, master weights in fp32, gradients in fp32, adamw with its state in bf16</td>"},
+        true);
+  check(page_with({{"init", "random"}, {"model", "models/gpt2"}}, json::object()), {"base model", "<td>types</td>"}, false);
+  check(page_with({{"finetune-from", "a&b"}, {"precision", "fp32"}, {"master-dtype", "fp32"}}, json::object()),
+        {"<td>base model</td><td>a&amp;b</td>", "<td>types</td><td>fp32</td>"}, true);
+}
+
+BOOST_AUTO_TEST_CASE(data_accuracy_and_the_first_sequences_are_shown) {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "m.jsonl";
+  const json data = {{{"name", "'a.jsonl'"},
+                      {"split", "train"},
+                      {"rows", 20},
+                      {"conversations", 20},
+                      {"skipped", 3},
+                      {"truncated_rows", 2},
+                      {"tokens", 1000},
+                      {"targets", 250},
+                      {"sequences", 8},
+                      {"positions", 560},
+                      {"padding", 56},
+                      {"first_row", "train begins so"}},
+                     {{"name", "'v.jsonl'"}, {"split", "valid"}, {"rows", 1}, {"tokens", 9}, {"first_row", "valid begins so"}}};
+  const auto page_with = [&](const json& sequences) {
+    Written written(path);
+    written.line({{"type", "start"}, {"save_folder", "/s"}, {"data", data}, {"first_sequences", sequences}});
+    for (const int step : {1, 2, 3})
+      written.line({{"type", "train"},
+                    {"step", step},
+                    {"loss", 5 - step},
+                    {"mean_token_accuracy", 0.25 * step},
+                    {"entropy", 2},
+                    {"padding", 0.25}});
+    std::string page = page_of(path);
+    check_page(page);
+    return page;
+  };
+  const std::string page =
+      page_with({{{"data", "'a.jsonl'"},
+                  {"tokens", 7},
+                  {"targets", 3},
+                  {"text", {{{"text", "<b>?"}, {"begins_document", true}}, {{"text", "Yes."}, {"is_target", true}}}}}});
+  for (const char* words :
+       {"<td>20 conversations, 3 more left out, 2 truncated; 8 sequences</td>", "<td>250 (25.0 %) of 1000</td>",
+        "<td>25.0 % of the computed positions</td>", "<td>50.0 %, 2.000 nats</td>", "<td>56 (10.0 %)</td>", "Token accuracy",
+        "Entropy of the predictions", "<h4>&#39;a.jsonl&#39;: 7 tokens, 3 of them in the loss</h4>",
+        "<i>document</i> <span>&lt;b&gt;?</span><mark>Yes.</mark>", "valid begins so"})
     BOOST_TEST(page.find(words) != std::string::npos, words);
-  const std::string full = page_with(json::object(), {{"trained_parameters", 1000}});
-  for (const char* words : {"adapters", "parameters that are trained", "the step best"})
-    BOOST_TEST(full.find(words) == std::string::npos, words);
+  for (const char* words : {"train begins so", "<th>dropped</th>", "<th>answers</th>"})  // no data set has the latter two
+    BOOST_TEST(page.find(words) == std::string::npos, words);
+  for (const json& damaged : {json(), json(5), json::array({1, nullptr, {{"text", 3}}})})
+    BOOST_TEST(page_with(damaged).find("valid begins so") != std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(several_runs_are_drawn_over_each_other) {
@@ -417,16 +490,21 @@ BOOST_AUTO_TEST_CASE(tables) {
   Written(path)
       .start(0, json::object(), "/scratch/a, \"b\"")
       .train(1, 5.25)
-      .train(2, 4)
-      .line({{"type", "valid"}, {"step", 2}, {"loss", 4.5}});
+      .line({{"type", "train"}, {"step", 2}, {"loss", 4}, {"tokens", 200}, {"mean_token_accuracy", 0.25}, {"entropy", 1.5}})
+      .line({{"type", "valid"}, {"step", 2}, {"loss", 4.5}, {"mean_token_accuracy", 0.125}, {"entropy", 2}});
   std::istringstream csv(to_csv(read_runs(path)));
   std::vector<std::string> lines;
   for (std::string line; std::getline(csv, line);) lines.push_back(line);
   BOOST_TEST_REQUIRE(lines.size() == 4u);
-  BOOST_TEST(lines[1].starts_with("\"a, \"\"b\"\"\",train,1,100,5.25,5.35,0.001,0.5,,10000,20000,100,0.4,10,1,4000"));
-  BOOST_TEST(lines[3].starts_with("\"a, \"\"b\"\"\",valid,2,200,4.5,"));
+  BOOST_TEST(lines[1].starts_with("\"a, \"\"b\"\"\",train,1,100,5.25,,,5.35,0.001,0.5,,10000,20000,100,0.4,,10,1,4000"));
+  BOOST_TEST(text_summary(read_runs(path)[0])
+                 .find(": update 2, loss 4.0000, token accuracy 0.250, entropy 1.500, validation 4.5000 ") !=
+             std::string::npos);
+  BOOST_TEST(lines[0].starts_with("run,type,step,tokens,loss,mean_token_accuracy,entropy,max_loss,"));
+  BOOST_TEST(lines[2].starts_with("\"a, \"\"b\"\"\",train,2,200,4,0.25,1.5,"));
+  BOOST_TEST(lines[3].starts_with("\"a, \"\"b\"\"\",valid,2,200,4.5,0.125,2,"));
   for (const std::string& line : lines)
-    BOOST_TEST(std::count(line.begin(), line.end(), ',') == (line == lines[0] ? 15 : 16));  // one is in the name
+    BOOST_TEST(std::count(line.begin(), line.end(), ',') == (line == lines[0] ? 18 : 19));  // one is in the name
 
   // A spreadsheet takes no name for a formula, and a terminal none for a command.
   for (const char* name : {"=SUM(A1)", "+1", "-1", "@x", "\x1b=1\n\u009B"}) {
