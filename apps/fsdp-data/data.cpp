@@ -7,6 +7,7 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/progress.hpp"
+#include "checkpoint/tensor_source.hpp"
 #include "data/open_data.hpp"
 #include "data/text_source.hpp"
 #include "files/output_file.hpp"
@@ -21,11 +22,12 @@
 namespace fsdp {
 
 OptionTable data_option_table(DataOptions& o) {
-  OptionTable table("fsdp-data", "DATA [options of fsdp-train] [options]",
-                    "Reads the data of a run of fsdp-train once, without a model, and reports what the run would train on and "
-                    "what is wrong. It takes the options of fsdp-train (see fsdp-train --help); those that do not concern "
-                    "data are accepted without effect. The exit code is 1 if something is wrong that costs a run. Memory does "
-                    "not grow with the data, but hashes of rows take 168 bytes for each row in the folder of TMPDIR.");
+  OptionTable table(
+      "fsdp-data", "DATA [options of fsdp-train] [options]",
+      "Checks the data of a run of fsdp-train before it starts: reads them once, without a model, and reports "
+      "what the run would train on and what is wrong. It takes the options of fsdp-train (see fsdp-train --help); "
+      "those that do not concern data are accepted without effect. The exit code is 1 if a check fails. Hashes of "
+      "rows take 168 bytes for each row in the folder of TMPDIR.");
   table.examples({"fsdp-data chat.jsonl --chat --model DIR --tokens-per-sample 2048 --break-mode eos",
                   "fsdp-data train.jsonl --valid valid.jsonl --tokenizer DIR --html data.html",
                   "fsdp-data chat.jsonl --config run.cfg --allow cut-answers"});
@@ -34,7 +36,8 @@ OptionTable data_option_table(DataOptions& o) {
   table.path("html", "FILE", o.html, "Also write a page that needs no network.").unset("no page").common();
   std::string about = "Checks that do not make the exit code 1:";
   for (const DataCheck& check : data_checks())
-    if (check.costs_a_run) about += format("{} {} ({})", about.ends_with(':') ? "" : ",", check.name, check.about);
+    if (check.costs_a_run)
+      about += format("{} {} ({} that {})", about.ends_with(':') ? "" : ",", check.name, check.things, check.what);
   table.list("allow", "CHECKS", o.allow, about + ".").unset("none").common();
   table.integer("examples", "N", o.examples, {0, 1000}, "Sequences that are shown, chosen at random.").common();
   table.then([&o](const OptionTable&) {
@@ -43,7 +46,12 @@ OptionTable data_option_table(DataOptions& o) {
         throw UserError(format("--allow '{}' is no check that makes the exit code 1; see fsdp-data --help", name));
   });
   table.rows_of("fsdp-train");
-  add_train_options(table, o.train, [] { return 1; });
+  // A configuration for several ranks is read as it is.
+  add_train_options(table, o.train, [&o] {
+    const ShardingOptions& sharding = o.train.sharding;
+    const std::size_t of_a_rank = sharding.batch.B * std::max<std::size_t>(sharding.plan.micro_batches, 1);
+    return static_cast<int>(std::max<std::size_t>(o.train.total_batch_size / std::max<std::size_t>(of_a_rank, 1), 1));
+  });
   for (const char* name : {"max-update", "max-epoch"}) table.row(name).unset("not needed here");
   table.row("arch").unset("as --model");
   return table;
@@ -55,6 +63,13 @@ bool DataReport::is_bad() const {
 
 namespace {
 
+std::filesystem::path scratch_place() {
+  std::error_code problem;
+  const std::filesystem::path folder = std::filesystem::temp_directory_path(problem);
+  if (problem) throw UserError(format("TMPDIR names no folder ({}); correct it", problem.message()));
+  return folder;
+}
+
 /// The tokenizer of a run, and what is known of its model.
 struct Reader {
   std::string name;  // for open_tokenizer(); empty if there is none
@@ -65,16 +80,25 @@ struct Reader {
 
 Reader open_reader(const TrainOptions& options) {
   Reader reader{options.tokenizer};
-  const bool has_model = !options.arch.empty() || !options.model.empty();
-  if (has_model) {
-    TransformerConfig config = named_config(options, nullptr);
-    reader.name = name_of_model_tokenizer(options.tokenizer, options.model, config.vocab_size);
+  const std::unique_ptr<TensorSource> source =
+      options.finetune_from.empty() ? nullptr : open_tensor_source(options.finetune_from);
+  if (source || !options.arch.empty() || !options.model.empty()) {
+    const TransformerConfig of_source = source ? source->config() : TransformerConfig();
+    TransformerConfig config = named_config(options, source ? &of_source : nullptr);
+    // `config` of a new model has only as many positions as a sequence has tokens.
+    const TransformerConfig whole = source                  ? of_source
+                                    : options.model.empty() ? arch_config(options.arch)
+                                                            : read_config(options.model);
+    reader.longest = whole.longest_sequence();
+    reader.name = name_of_model_tokenizer(
+        options.tokenizer, source ? folder_beside(*source, options.finetune_from) : options.model, config.vocab_size);
+    if (reader.name.empty() && !options.arch.empty()) reader.name = "bytes";
     if (const auto grown = grow_vocabulary(options, reader.name, false, config); grown && !grown->files.empty()) {
-      reader.grown = std::make_unique<ScratchFolder>(std::filesystem::temp_directory_path(), "fsdp-data");
+      reader.grown = std::make_unique<ScratchFolder>(scratch_place(), "fsdp-data");
       for (const TokenizerFile& file : grown->files) write_text_file_durably(reader.grown->path() / file.name, file.text);
       reader.name = reader.grown->path().string();
     }
-    reader.vocab_size = config.vocab_size, reader.longest = config.longest_sequence();
+    reader.vocab_size = config.vocab_size;
   }
   if (!reader.name.empty()) reader.tokenizer = open_tokenizer(reader.name);
   return reader;
@@ -86,9 +110,11 @@ SurveyOptions survey_options(const DataOptions& options, const Reader& reader) {
                        .vocab_size = reader.vocab_size,
                        .longest = reader.longest,
                        .examples = options.examples};
+  if (survey.cut.end_of_document) survey.ends.push_back(static_cast<TokenId>(*survey.cut.end_of_document));
   if (!reader.tokenizer || reader.name == "bytes") return survey;
   const Tokenizer& tokenizer = *reader.tokenizer;
-  survey.ends = end_tokens_beside(folder_of_tokenizer(reader.name), tokenizer, options.train.chat_template);
+  for (const TokenId id : end_tokens_beside(folder_of_tokenizer(reader.name), tokenizer, options.train.chat_template))
+    survey.ends.push_back(id);
   if (const auto end = find_end_of_text(tokenizer)) survey.ends.push_back(*end);
   survey.bos = tokenizer.special_token("bos_token");
   if (survey.bos && std::ranges::find(survey.ends, *survey.bos) != survey.ends.end()) survey.bos.reset();
@@ -110,7 +136,7 @@ class Rows {
       survey_.add(ids.first(n), mask.empty() ? mask : mask.first(n));
       ids = ids.subspan(n), offset += n * step;
       if (!mask.empty()) mask = mask.subspan(n);
-      if (ends) finish();
+      if (ends) finish(), has_ended_ = true;
     }
   }
   void end_document(std::uint64_t offset) {
@@ -123,12 +149,18 @@ class Rows {
   void finish() {
     if (std::exchange(is_open_, false)) survey_.end_row(offset_);
   }
+  /// Throws UserError if the token that the user has named ends no document of the data `name`.
+  void require_ends(const std::string& name) const {
+    if (end_ && !has_ended_)
+      throw UserError(format(
+          "{} has no token {} (documents should end with it); name the token that ends them by --eos-token-id", name, *end_));
+  }
 
  private:
   Survey& survey_;
   std::optional<std::size_t> end_;
   std::uint64_t offset_ = 0;  // of the current row
-  bool is_open_ = false;
+  bool is_open_ = false, has_ended_ = false;
 };
 
 void look_at_tokens(Survey& survey, const std::string& name, bool is_valid, const std::string& masks, const Cut& cut) {
@@ -139,9 +171,16 @@ void look_at_tokens(Survey& survey, const std::string& name, bool is_valid, cons
         format("{} has {} numbers, and {} has {} tokens (a mask has one number for each token); give the mask that "
                "was made with these tokens",
                mask->name(), mask->size(), tokens->name(), tokens->size()));
-  survey.begin(tokens->name(), is_valid, [tokens](std::uint64_t offset) { return tokens->place(offset); });
+  if (needs_documents(cut) && !tokens->has_documents())
+    throw UserError(
+        format("{} does not store where documents begin; name the token that ends them by --eos-token-id, or leave "
+               "out --break-mode and --document-attention",
+               tokens->name()));
+  if (const std::string unread = tokens->unread(); !unread.empty()) print_warning(unread);
+  survey.begin(tokens->name(), is_valid, cut.end_of_document || tokens->has_documents(),
+               [tokens](std::uint64_t offset) { return tokens->place(offset); });
   std::vector<std::uint64_t> ends = cut.end_of_document ? std::vector<std::uint64_t>() : tokens->documents();
-  if (!ends.empty()) ends.erase(ends.begin());  // the first document begins with the first token
+  if (!ends.empty() && ends.front() == 0) ends.erase(ends.begin());
   ends.push_back(tokens->size());
   Rows rows(survey, cut.end_of_document);
   std::vector<TokenId> ids(std::size_t{1} << 16), counts(mask ? ids.size() : 0);
@@ -156,37 +195,43 @@ void look_at_tokens(Survey& survey, const std::string& name, bool is_valid, cons
     const std::size_t n = std::min<std::uint64_t>(ids.size(), *end - at);
     read(*tokens, at, std::span(ids).first(n));
     if (mask) read(*mask, at, std::span(counts).first(n));
-    if (const auto other = std::ranges::find_if(counts, [](TokenId count) { return count != 0 && count != 1; });
-        other != counts.end())
-      throw UserError(format("{} is {} (a mask has 1 for tokens that count in the loss, and 0 for others); give another mask",
-                             mask->place(at + static_cast<std::uint64_t>(other - counts.begin())), *other));
-    rows.add(std::span(ids).first(n), std::span(counts).first(mask ? n : 0), at, 1);
+    const auto here = std::span(counts).first(mask ? n : 0);
+    if (const auto other = std::ranges::find_if(here, [](TokenId count) { return count != 0 && count != 1; });
+        other != here.end())
+      throw UserError(
+          format("{} is not 0 or 1 (a mask has 1 for tokens that count in the loss, and 0 for others); give another "
+                 "mask",
+                 mask->place(at + static_cast<std::uint64_t>(other - here.begin()))));
+    rows.add(std::span(ids).first(n), here, at, 1);
     at += n;
     for (; end != ends.end() && *end == at; ++end) rows.end_document(at);
     bar.update(static_cast<double>(at), static_cast<double>(tokens->size()));
   }
   rows.finish();
+  rows.require_ends(tokens->name());
   bar.finish();
   survey.end(tokens->counts());
 }
 
 void look_at_texts(Survey& survey, const TextSet& text, bool is_valid, const TextReading& reading, const Reader& reader,
                    const Cut& cut) {
-  survey.begin(format("'{}'", text.name), is_valid, [source = std::make_shared<TextSource>(text.files)](std::uint64_t offset) {
-    return source->place_of_line(offset);
-  });
+  const bool has_rows = reading.documents || reading.chat || cut.end_of_document ||
+                        !TextSource(text.files).json_field(reading.json_field, "text", [](const std::string&) {}).empty();
+  survey.begin(
+      format("'{}'", text.name), is_valid, has_rows,
+      [source = std::make_shared<TextSource>(text.files)](std::uint64_t offset) { return source->place_of_line(offset); });
   Rows rows(survey, cut.end_of_document);
   std::uint64_t begin = 0;  // of the row in the text
-  const DataCounts counts =
-      look_at_text(text, reading, *reader.tokenizer, [&](const EncodedPiece& piece, bool is_left_out, const TextSource&) {
-        if (piece.begin > 0) begin = piece.begin;  // of a JSON record
-        if (!is_left_out) {
-          rows.add(piece.ids, piece.mask, begin, 0);
-          if (piece.ends_document) rows.end_document(begin);
-        }
-        if (piece.ends_document) begin = piece.end;
-      });
+  const DataCounts counts = look_at_text(text, reading, *reader.tokenizer, [&](const EncodedPiece& piece, bool is_left_out) {
+    if (piece.begin > 0) begin = piece.begin;  // of a JSON record
+    if (!is_left_out) {
+      rows.add(piece.ids, piece.mask, begin, 0);
+      if (piece.ends_document) rows.end_document(begin);
+    }
+    if (piece.ends_document) begin = piece.end;
+  });
   rows.finish();
+  rows.require_ends(text.name);
   survey.end(counts);
 }
 
@@ -203,6 +248,11 @@ void look_at_sets(Survey& survey, const DataOptions& options, const OptionTable&
         format("'{}' has {} data sets, but '{}' has {} masks (fsdp-data reads each data set with its own mask); give "
                "one mask for each",
                name, sets.size(), all_masks, masks.size()));
+  if (const std::string unused = all_masks.empty() ? unused_masks(name, split, is_valid ? "--valid-mask" : "--mask") : "";
+      !unused.empty())
+    print_warning(unused);
+  if (train.chat && texts_in(name, split).empty())
+    throw UserError("--chat changes nothing (the data are tokens already); leave it out, or give the conversations as JSON");
   const Cut cut = data_cut(train);
   TextReading reading = text_reading(train, reader.name, reader.vocab_size,
                                      [&](const std::string& text) { print_warning(table.name_options(text)); });
@@ -228,22 +278,30 @@ DataReport look_at_data(const DataOptions& options, const OptionTable& table) {
   if (train.chat && (train.tokenizer == "bytes" || (train.tokenizer.empty() && train.model.empty())))
     throw UserError("--chat needs a tokenizer with a chat template; give --model DIR or --tokenizer");
   const Reader reader = open_reader(train);
-  const ScratchFolder scratch(std::filesystem::temp_directory_path(), "fsdp-data");
+  if (reader.longest > 0 && train.sharding.batch.T > reader.longest)
+    throw UserError(format("--tokens-per-sample {} is more than the model's longest sequence ({}); give at most {}",
+                           train.sharding.batch.T, reader.longest, reader.longest));
+  const ScratchFolder scratch(scratch_place(), "fsdp-data");
   Survey survey(survey_options(options, reader), scratch.path());
   look_at_sets(survey, options, table, train.data, false, reader);
   if (const std::string valid = valid_name(train); !valid.empty()) look_at_sets(survey, options, table, valid, true, reader);
   survey.finish();
+  if (const auto both = train.valid.empty() ? std::nullopt : file_in_both(train.data, train.valid))
+    print_warning(format("'{}' is in the training data and in --valid; leave it out of one of them", both->string()));
 
+  const auto is_allowed = [&](const DataCheck& check) {
+    return std::ranges::find(options.allow, check.name) != options.allow.end() ||
+           (train.skip_invalid && std::string_view(check.name) == "invalid-rows");
+  };
   DataReport report{survey.sources(), {}, survey.lengths(), survey.ways(), {}};
   for (const SurveyedSource& source : report.sources)
     for (const DataCheck& check : data_checks())
       if (std::string found = check.message(source.counts, source.name); !found.empty())
-        report.findings.push_back({&check, source.name, table.name_options(found),
-                                   std::ranges::find(options.allow, check.name) != options.allow.end()});
+        report.findings.push_back({&check, source.name, table.name_options(found), is_allowed(check)});
   for (const Example& example : survey.examples())
     if (reader.tokenizer)  // without one, tokens have no text
       report.examples.push_back(
-          {example.source, shown_tokens(*reader.tokenizer, example.ids, example.mask, example.documents, 2000)});
+          {example.source, shown_sequence(*reader.tokenizer, example.ids, example.mask, example.documents)});
   return report;
 }
 

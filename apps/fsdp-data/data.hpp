@@ -1,4 +1,4 @@
-// fsdp-data: looks at the data of a run before it is paid for.
+// fsdp-data: checks the data of a run before it starts.
 #pragma once
 
 #include <filesystem>

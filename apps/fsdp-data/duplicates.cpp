@@ -58,7 +58,7 @@ void SortedEntries::each_group(const std::function<void(std::span<const Entry>)>
 }
 
 DuplicateFinder::DuplicateFinder(const std::filesystem::path& folder)
-    : same_(folder / "same"), bands_(folder / "bands"), near_(folder / "near"), times_(std::size_t{1} << 20) {
+    : same_(folder / "same"), bands_(folder / "bands"), near_(folder / "near"), times_(std::size_t{1} << 22) {
   least_.fill(no_hash);
 }
 
@@ -74,31 +74,34 @@ void DuplicateFinder::add(std::span<const TokenId> ids) {
 void DuplicateFinder::add_run() {
   const std::uint64_t hash = checksum(last_.data(), sizeof last_);
   const std::uint32_t times = ++times_[hash % times_.size()];
-  if (times > 16 && times > rows_ / 64) return;
+  if (times > 4 && times > rows_ / 64) return;
   std::uint64_t& least = least_[(hash >> 32) % bins];
   least = std::min(least, hash);
 }
 
 void DuplicateFinder::end_row(std::uint64_t row) {
-  const std::uint64_t sum = sum_.value();
-  same_.add({sum, row, 0});
-  if (std::any_of(least_.begin(), least_.end(), [](std::uint64_t least) { return least != no_hash; })) {
-    std::array<std::uint64_t, bins + 1> band{};  // an empty bin gets the value of the next one that is not empty
-    for (std::size_t i = 0; i < bands; ++i) {
-      constexpr std::size_t size = bins / bands;
-      for (std::size_t j = 0; j < size; ++j) {
-        std::size_t from = i * size + j;
-        while (least_[from % bins] == no_hash) ++from;
-        band[j] = least_[from % bins] + from;
-      }
-      band[size] = i;
-      bands_.add({checksum(band.data(), (size + 1) * sizeof band[0]), row, sum});
-    }
-  }
+  if (tokens_ > 1) add_row(row);
   sum_.reset();
   tokens_ = 0;
   least_.fill(no_hash);
   ++rows_;
+}
+
+void DuplicateFinder::add_row(std::uint64_t row) {
+  const std::uint64_t sum = sum_.value();
+  same_.add({sum, row, 0});
+  if (std::ranges::count(least_, no_hash) == bins) return;  // no run is compared
+  constexpr std::size_t size = bins / bands;
+  for (std::size_t i = 0; i < bands; ++i) {
+    std::array<std::uint64_t, size + 1> band{};
+    for (std::size_t j = 0; j < size; ++j) {
+      std::size_t from = i * size + j;  // an empty bin gets the value of the next one that is not empty
+      while (least_[from % bins] == no_hash) ++from;
+      band[j] = least_[from % bins] + from;
+    }
+    band[size] = i;
+    bands_.add({checksum(band.data(), sizeof band), row, sum});
+  }
 }
 
 void DuplicateFinder::find(const std::function<void(const Duplicate&)>& take) {

@@ -1,4 +1,4 @@
-// fsdp-data: proves the data of a run before it is paid for. It is one process without MPI, and needs no model weights.
+// fsdp-data: checks the data of a run before it starts. It is one process without MPI, and needs no model weights.
 #include "base/program.hpp"
 #include "files/json.hpp"
 #include "fsdp-data/data.hpp"

@@ -10,6 +10,7 @@
 #include "base/terminal.hpp"
 #include "fsdp-data/data.hpp"
 #include "report/page_parts.hpp"
+#include "report/svg.hpp"
 
 namespace fsdp {
 
@@ -36,17 +37,13 @@ std::vector<Cells> table_of_sources(const DataReport& report) {
   return rows;
 }
 
-/// Only answers are learned, so each target of a conversation is the assistant's.
+/// Only answers are learned, so each target of conversations is the assistant's. Rows that are left out are counted, too.
 std::vector<Cells> table_of_roles(const DataReport& report) {
-  std::map<std::string, std::uint64_t> roles;
-  std::uint64_t targets = 0;
-  for (const SurveyedSource& each : report.sources) {
-    for (const auto& [role, messages] : each.counts.roles) roles[role] += messages;
-    if (!each.counts.roles.empty()) targets += each.counts.targets;
-  }
-  std::vector<Cells> rows = {{"role", "messages", "tokens in the loss"}};
-  for (const auto& [role, messages] : roles)
-    rows.push_back({role, std::to_string(messages), std::to_string(role == "assistant" ? targets : 0)});
+  std::vector<Cells> rows = {{"data", "role", "messages", "tokens in the loss"}};
+  for (const SurveyedSource& each : report.sources)
+    for (const auto& [role, messages] : each.counts.roles)
+      rows.push_back(
+          {each.name, role, std::to_string(messages), std::to_string(role == "assistant" ? each.counts.targets : 0)});
   return rows;
 }
 
@@ -56,7 +53,7 @@ std::uint64_t most_tokens(std::size_t bin) { return std::uint64_t{1} << bin; }
 std::vector<Cells> table_of_lengths(const DataReport& report) {
   const std::uint64_t all = std::accumulate(report.lengths.begin(), report.lengths.end(), std::uint64_t{0});
   const std::uint64_t most = report.lengths.empty() ? 0 : *std::ranges::max_element(report.lengths);
-  std::vector<Cells> rows = {{"tokens of a row", "rows", "share", ""}};
+  std::vector<Cells> rows = {{"tokens of a training row", "rows", "share", ""}};
   const auto first = std::ranges::find_if(report.lengths, [](std::uint64_t n) { return n > 0; });
   for (auto bin = static_cast<std::size_t>(first - report.lengths.begin()); bin < report.lengths.size(); ++bin) {
     const double part = static_cast<double>(report.lengths[bin]) / static_cast<double>(most);
@@ -106,9 +103,9 @@ std::string describe(const DataReport& report, std::FILE* out) {
   if (report.sources.size() > 1) text += text_table(table_of_sources(report));
   for (const auto& rows : {table_of_roles(report), table_of_lengths(report), table_of_ways(report)}) text += text_table(rows);
   if (!report.examples.empty())
-    text += format("\nExamples: {} counts in the loss, and a document begins after \"|\".\n", target("this"));
+    text += format("\nExamples: {} counts in the loss, and \"|\" is where a document begins.\n", target("this"));
   for (const DataReport::Shown& example : report.examples) {
-    text += "\n ";
+    text += format("\n{}:\n ", printable(example.source));
     for (const ShownText& run : example.text) {
       std::string shown = clean_lines(run.text);
       for (std::size_t at = 0; (at = shown.find('\n', at)) != shown.npos; at += 2) shown.insert(at + 1, " ");
@@ -124,8 +121,7 @@ std::string describe(const DataReport& report, std::FILE* out) {
     const bool fails = each.check->costs_a_run && !each.is_allowed;
     text += terminal.coloured(name, fails ? Colour::red : Colour::yellow) + ": " + wrapped(printable(each.message)) + "\n";
   }
-  text += report.is_bad() ? "The data would cost a run: correct what fails, or accept it by --allow.\n"
-                          : "Nothing was found that costs a run.\n";
+  text += report.is_bad() ? "Some checks fail: correct the data, or accept what was found by --allow.\n" : "No check fails.\n";
   return text;
 }
 
@@ -157,8 +153,11 @@ std::string to_html(const DataReport& report) {
     return html_section(id, title, rows.size() < 2 ? "" : table(rows));
   };
   std::string examples;
-  for (const DataReport::Shown& each : report.examples) examples += html_of(each.text);
+  for (const DataReport::Shown& each : report.examples)
+    examples += format("<h4>{}</h4>\n", escaped(each.source)) + html_of(each.text);
   std::vector<Cells> findings = {{"", "check", "found"}};
+  for (const SurveyedSource& each : report.sources)
+    for (const std::string& warning : each.counts.warnings) findings.push_back({"warning", "", warning});
   for (const Finding& each : report.findings) findings.push_back({weight_of(each), each.check->name, each.message});
   return html_page("data", part("findings", "What was found", findings) + part("data", "Data", table_of_sources(report)) +
                                part("roles", "Roles", table_of_roles(report)) +

@@ -1,6 +1,7 @@
 #include "fsdp-data/sequences.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace fsdp {
 
@@ -14,13 +15,19 @@ void SequenceCutter::add_token(TokenId id, TokenId counts) {
   if (row_ == 0) documents_.push_back(ids_.size());
   if (row_ == 0 && cut_.positions) counts = 0;
   ++row_;
+  if (row_ == 1 || counts == 0) answer_is_cut_ = false;
   if (leaves_out(counts)) return;
   ids_.push_back(id), counts_.push_back(counts);
   if (ids_.size() <= T + 1) return;
   if (by_documents() && !documents_.empty() && documents_.back() > 0)  // the current row does not fit to those before it
     return take(documents_.back(), documents_.back());
-  done_.cut_answers += has_mask_ && row_ > 1 && counts_[T] == 1 && counts == 1;
+  cut_answer(counts);
   take(T + 1, T);
+}
+
+/// A sequence ends before the current token, which has these `counts`. Counts an answer that both belong to, once.
+void SequenceCutter::cut_answer(TokenId counts) {
+  if (has_mask_ && row_ > 1 && counts_[cut_.T] == 1 && counts == 1) done_.cut_answers += !std::exchange(answer_is_cut_, true);
 }
 
 /// Returns true for a token after the first T + 1 of a row that is not split. These are then the only tokens in ids_.
@@ -29,7 +36,7 @@ bool SequenceCutter::leaves_out(TokenId counts) {
   if (cut_.long_rows == LongRows::split || row_ <= most) return false;
   if (row_ == most + 1 && cut_.long_rows == LongRows::truncate) {
     ++done_.truncated_rows;
-    done_.cut_answers += has_mask_ && counts_.back() == 1 && counts == 1;
+    cut_answer(counts);
     take(most, most);
   } else if (row_ == most + 1) {
     ++done_.dropped_rows;

@@ -36,13 +36,14 @@ class SequenceCutter {
   void end_row();
   /// The number of answers that sequences have cut so far.
   std::uint64_t cut_answers() const { return done_.cut_answers; }
-  /// Ends the last sequence. Sets what Samples knows of sequences and long rows, and the number of answers that are cut.
+  /// Ends the last sequence. Sets the counts of Samples for sequences and long rows, and the number of answers that are cut.
   void finish(DataCounts& counts);
 
  private:
   bool by_documents() const { return cut_.mode != BreakMode::none; }
   void add_token(TokenId id, TokenId counts);
   bool leaves_out(TokenId counts);
+  void cut_answer(TokenId counts);
   void take(std::size_t tokens, std::size_t kept_from);
   void count_sequence(std::size_t targets);
   void pack();
@@ -53,7 +54,7 @@ class SequenceCutter {
   std::vector<TokenId> ids_, counts_;
   std::vector<std::size_t> documents_;     // those of ids_ with which documents begin
   std::uint64_t row_ = 0, row_begin_ = 0;  // tokens of the current row so far, and of all rows before it
-  bool has_mask_ = false;
+  bool has_mask_ = false, answer_is_cut_ = false;
   std::vector<Piece> window_;  // parts of documents that are not packed yet
   DataCounts done_;
 };

@@ -27,15 +27,16 @@ Survey::Survey(const SurveyOptions& options, const std::filesystem::path& scratc
     way.cutter = std::make_unique<SequenceCutter>(cut, [this, &way](const CutSequence& sequence) {
       if (sequence.counted == 0) return;
       way.all_columns += sequence.columns;
-      if (std::uint32_t* const columns = way.columns.next(random_)) *columns = sequence.columns;
+      if (way.columns.size() < 65536) way.columns.push_back(sequence.columns);  // as many as fsdp-train looks at
     });
   }
 }
 
-void Survey::begin(const std::string& name, bool is_valid, PlaceOf place_of) {
+void Survey::begin(const std::string& name, bool is_valid, bool has_rows, PlaceOf place_of) {
   sources_.push_back({name, is_valid});
   places_.push_back(std::move(place_of));
   checked_ = {};
+  has_rows_ = has_rows;
   cutter_ = std::make_unique<SequenceCutter>(options_.cut, [this](const CutSequence& sequence) {
     if (sequence.counted == 0) return;
     Example* const example = examples_.next(random_);
@@ -62,7 +63,7 @@ void Survey::add(std::span<const TokenId> ids, std::span<const TokenId> mask) {
 }
 
 void Survey::look_at(TokenId id, bool counts) {
-  if (row_.has_mask && row_.in_answer && !counts) end_answer();
+  if (row_.has_mask && row_.answer > 0 && !counts) end_answer();
   if (options_.vocab_size > 0) unknown_in_row_ += static_cast<std::uint32_t>(id) >= options_.vocab_size;
   if (row_.tokens < 2) row_.head[row_.tokens] = id;
   row_.tail = {row_.tail[1], id};
@@ -70,15 +71,19 @@ void Survey::look_at(TokenId id, bool counts) {
     if (!row_.first_target) row_.first_target = row_.tokens;
     row_.last_target = row_.tokens;
   }
-  row_.in_answer = counts;
+  row_.answer = counts ? row_.answer + 1 : 0;
   ++row_.tokens;
 }
 
-/// The last token was the last one of an answer. A line end may follow its end token.
+/// Returns true if the last `tokens` tokens end with an end token, which a line end may follow.
+bool Survey::ends_well(std::uint64_t tokens) const {
+  return options_.ends.empty() || is_end(row_.tail[1]) || (tokens > 1 && is_end(row_.tail[0]));
+}
+
+/// The last token was the last one of an answer.
 void Survey::end_answer() {
   ++checked_.answers;
-  if (options_.ends.empty() || is_end(row_.tail[1]) || is_end(row_.tail[0])) return;
-  ++checked_.unended_answers;
+  checked_.unended_answers += !ends_well(row_.answer);
 }
 
 void Survey::found(const char* check, std::uint64_t& count, std::uint64_t offset) {
@@ -86,30 +91,34 @@ void Survey::found(const char* check, std::uint64_t& count, std::uint64_t offset
 }
 
 void Survey::end_row(std::uint64_t offset) {
-  if (row_.has_mask && row_.in_answer) end_answer();
+  if (row_.has_mask && row_.answer > 0) end_answer();
   const std::size_t T = options_.cut.T;
-  if (row_.tokens == 0 || (row_.tokens == 1 && is_end(row_.head[0]))) found("empty-rows", checked_.empty_rows, offset);
+  const bool is_dropped = options_.cut.long_rows == LongRows::drop && row_.tokens > T + 1;
+  const bool is_empty = row_.tokens == 0 || (row_.tokens == 1 && is_end(row_.head[0]));
+  const bool has_answers = has_rows_ && row_.has_mask && !is_dropped;
+  if (is_empty) found("empty-rows", checked_.empty_rows, offset);
   if (options_.bos && row_.tokens > 1 && row_.head[0] == *options_.bos && row_.head[1] == *options_.bos)
     found("doubled-bos", checked_.doubled_bos, offset);
-  if (!row_.has_mask && !options_.ends.empty() && row_.tokens > 0 && !is_end(row_.tail[1]))
+  if (has_rows_ && !row_.has_mask && row_.tokens > 0 && !ends_well(row_.tokens))
     found("unended-rows", checked_.unended_rows, offset);
-  if (row_.has_mask && row_.first_target.value_or(0) > T) found("long-prompts", checked_.long_prompts, offset);
-  if (row_.has_mask && options_.longest > 0 && row_.last_target.value_or(0) > options_.longest)
+  if (has_answers && row_.first_target.value_or(0) > T) found("long-prompts", checked_.long_prompts, offset);
+  if (has_answers && options_.longest > 0 && row_.last_target.value_or(0) > options_.longest)
     found("beyond-model", checked_.beyond_model, offset);
   if (unknown_in_row_ > 0) {
     found("unknown-tokens", checked_.unknown_tokens, offset);
     checked_.unknown_tokens += unknown_in_row_ - 1;
   }
+  const bool is_valid = sources_.back().is_valid;
   const auto bin = static_cast<std::size_t>(row_.tokens > 1 ? std::bit_width(row_.tokens - 1) : 0);
   if (lengths_.size() <= bin) lengths_.resize(bin + 1);
-  ++lengths_[bin];
+  lengths_[bin] += !is_valid;
   ++checked_.rows, checked_.tokens += row_.tokens;
   checked_.longest_row = std::max(checked_.longest_row, row_.tokens);
-  if (row_.tokens > 0) duplicates_.end_row((std::uint64_t{sources_.size() - 1} << bits_of_offset) | offset);
+  duplicates_.end_row((std::uint64_t{sources_.size() - 1} << bits_of_offset) | offset);
   if (cutter_->cut_answers() > 0 && !checked_.firsts.contains("cut-answers"))
     checked_.firsts["cut-answers"] = places_.back()(offset);
   cutter_->end_row();
-  if (!sources_.back().is_valid)
+  if (!is_valid)
     for (Way& way : all_ways_) way.cutter->end_row();
   row_ = {};
   unknown_in_row_ = 0;
@@ -117,8 +126,8 @@ void Survey::end_row(std::uint64_t offset) {
 
 void Survey::end(const DataCounts& counts) {
   cutter_->finish(checked_);
-  if (counts.answers > 0) checked_.answers = checked_.unended_answers = 0;  // the chat template knows them better
-  if (checked_.rows == 1) checked_.unended_rows = 0;                        // a whole text need not end
+  if (counts.answers > 0) checked_.answers = checked_.unended_answers = 0;  // TokenizeJob has counted them
+  if (!has_rows_) checked_.rows = checked_.longest_row = checked_.cut_rows = checked_.late_targets = 0;
   DataCounts& all = sources_.back().counts;
   all = counts;
   all.rows = all.tokens = all.targets = 0;  // they are in checked_, too
@@ -161,8 +170,8 @@ void Survey::compare_ways() {
     Way& way = all_ways_[static_cast<std::size_t>(mode)];
     DataCounts counts;
     way.cutter->finish(counts);
-    if (way.columns.items.empty() || (mode != BreakMode::none && !has_rows)) continue;
-    const Padding padding = padding_of(way.columns.items, options_.rule, 1);
+    if (way.columns.empty() || (mode != BreakMode::none && !has_rows)) continue;
+    const Padding padding = padding_of(way.columns, options_.rule, 1);
     add(way, padding.as_read, format("--break-mode {}", name));
     if (mode != BreakMode::none) add(way, padding.by_length, format("--break-mode {} --group-by-length", name));
     if (mode == BreakMode::eos) add(way, padding.best_fit, "--break-mode complete --document-attention --packing best-fit");

@@ -33,7 +33,7 @@ struct SurveyOptions {
   std::size_t examples = 10;
 };
 
-/// A sequence to show.
+/// A sequence to show; with Packing::best_fit, a part of a document.
 struct Example {
   std::string source;
   std::vector<TokenId> ids, mask;      // mask: 1 for targets that count
@@ -55,25 +55,26 @@ struct WayOfReading {
 
 class Survey {
  public:
-  /// A number of a row that a place can be found for.
+  /// Names the place of a row, given its offset.
   using PlaceOf = std::function<std::string(std::uint64_t offset)>;
 
   /// Keeps the hashes of rows in `scratch`.
   Survey(const SurveyOptions& options, const std::filesystem::path& scratch);
 
-  /// Begins a data set; those for training come before those for validation. `place_of` names the place of a row by its offset,
-  /// which must be below 2^48, and is called up to the end of report().
-  void begin(const std::string& name, bool is_valid, PlaceOf place_of);
+  /// Begins a data set; those for training come before those for validation. If `has_rows` is false, it is not known where rows
+  /// begin, and the data set is one row. Offsets must be below 2^48. `place_of` is called up to the end of finish().
+  void begin(const std::string& name, bool is_valid, bool has_rows, PlaceOf place_of);
   /// Adds tokens of the current row. `mask` has 1 for tokens that count in the loss; if it is empty, all count.
   void add(std::span<const TokenId> ids, std::span<const TokenId> mask);
   void end_row(std::uint64_t offset);
-  /// Ends the data set. `counts` is what is known of its rows from where they became tokens.
+  /// Ends the data set. `counts` has what TokenizeJob counted; all 0 for token files.
   void end(const DataCounts& counts);
   /// Finds duplicates, and ends the survey.
   void finish();
 
   const std::vector<SurveyedSource>& sources() const { return sources_; }
-  /// Element i is the number of rows of 2^(i-1) + 1 to 2^i tokens; element 0 that of rows of one token or none.
+  /// Of training data: element i is the number of rows of 2^(i-1) + 1 to 2^i tokens; element 0 that of rows of at most one
+  /// token.
   const std::vector<std::uint64_t>& lengths() const { return lengths_; }
   const std::vector<WayOfReading>& ways() const { return ways_; }
   const std::vector<Example>& examples() const { return examples_.items; }
@@ -94,7 +95,7 @@ class Survey {
   };
   /// Sequences of all training data in one way of cutting.
   struct Way {
-    Reservoir<std::uint32_t> columns{65536};
+    std::vector<std::uint32_t> columns;  // of the first sequences
     std::uint64_t all_columns = 0;
     std::unique_ptr<SequenceCutter> cutter = nullptr;
   };
@@ -102,12 +103,14 @@ class Survey {
     std::uint64_t tokens = 0;
     std::array<TokenId, 2> head = {}, tail = {};  // the first two tokens, and the last two
     std::optional<std::uint64_t> first_target = {}, last_target = {};
-    bool has_mask = false, in_answer = false;
+    bool has_mask = false;
+    std::uint64_t answer = 0;  // tokens of the answer that has begun
   };
 
   bool is_end(TokenId id) const;
   void found(const char* check, std::uint64_t& count, std::uint64_t offset);
   void look_at(TokenId id, bool counts);
+  bool ends_well(std::uint64_t tokens) const;
   void end_answer();
   void find_duplicates();
   void compare_ways();
@@ -117,6 +120,7 @@ class Survey {
   std::vector<SurveyedSource> sources_;
   std::vector<PlaceOf> places_;  // of sources_
   DataCounts checked_;           // what this class counts in the current data set
+  bool has_rows_ = false;
   Row row_;
   std::uint64_t unknown_in_row_ = 0;
   std::unique_ptr<SequenceCutter> cutter_;  // of the current data set

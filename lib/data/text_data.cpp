@@ -287,11 +287,11 @@ std::vector<std::string> make_tokens_of_texts(const std::vector<TextSet>& texts,
 }
 
 DataCounts look_at_text(const TextSet& text, const TextReading& reading, const Tokenizer& tokenizer,
-                        const std::function<void(const EncodedPiece&, bool, const TextSource&)>& look) {
+                        const std::function<void(const EncodedPiece&, bool)>& look) {
   TextSource source(text.files);
   ReadingOfText how(reading, source);
   TokenizeJobOptions options = how.options(tokenizer);
-  options.look = [&](const EncodedPiece& piece, bool is_left_out) { look(piece, is_left_out, source); };
+  options.look = look;
   JobNotes none({}, {}, 0, reading.warn);
   return how.run(tokenizer, none, options).train.counts;
 }

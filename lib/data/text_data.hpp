@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "base/program.hpp"
-#include "data/text_source.hpp"
 #include "data/tokens.hpp"
 #include "text/parallel_encoder.hpp"
 #include "text/record_form.hpp"
@@ -53,7 +52,7 @@ std::vector<std::string> make_tokens_of_texts(const std::vector<TextSet>& texts,
 /// Tokenizes a text as make_tokens_of_texts() does, but writes nothing. Calls `look` for each piece in order, also for those
 /// that are left out. Returns what was counted. Throws UserError.
 DataCounts look_at_text(const TextSet& text, const TextReading& reading, const Tokenizer& tokenizer,
-                        const std::function<void(const EncodedPiece& piece, bool is_left_out, const TextSource& source)>& look);
+                        const std::function<void(const EncodedPiece& piece, bool is_left_out)>& look);
 /// Opens the tokens that make_tokens_of_texts() has made in this folder. name() of these tokens is the name of the text.
 std::unique_ptr<Tokens> open_tokens_of_text(const TextSet& text, const std::filesystem::path& folder);
 /// The files that open_tokens_of_text() opens; those of the mask may be missing.

@@ -282,6 +282,7 @@ TokenizeResult TokenizeJob::run() {
   try {
     return run_parts();
   } catch (const CallError& error) {
+    if (output_.look) throw;
     throw RunError(format("{} could not be written ({}); free some space or check the disk, and give the same command again{}",
                           output_.out.string(), error.what(),
                           notes_.are_kept() ? ", which resumes after the part that is safe on the disk" : ""));
@@ -415,7 +416,7 @@ void TokenizeJob::run_part(Part& part, std::uint64_t begin, std::optional<std::u
     if (piece.is_tokens) require_known_tokens(piece);
     if (piece.ends_document && output_.end_of_text && !piece.is_tokens) {
       piece.ids.push_back(*output_.end_of_text);
-      piece.mask.push_back(piece.ends_open ? 1 : 0);
+      if (piece.is_conversation) piece.mask.push_back(piece.ends_open ? 1 : 0);
     }
     const bool is_kept = count(piece, part.counts);
     if (is_kept) tokens_ += piece.ids.size();

@@ -131,12 +131,19 @@ std::string first_of(const DataCounts& counts, const char* check) {
 }
 
 std::string left_out_rows(const DataCounts& counts, const std::string& name) {
-  if (counts.skipped == 0) return "";
   return format("{} in {} are left out{}{}", rows_of(counts, counts.skipped), name,
                 counts.without_target == 0 ? ""
                                            : format(", {} of them because they have no target{}", counts.without_target,
                                                     counts.roles.empty() ? "" : "; roles: " + roles_of(counts)),
                 first_of(counts, "invalid-rows"));
+}
+
+std::string no_targets(const DataCounts& counts, const std::string& name) {
+  if (counts.sequences > 0 || counts.tokens == 0) return "";
+  return format(
+      "{} has no sequence with a target, so a run would be refused; correct the data or their mask, or give a larger "
+      "`sequence length`",
+      name);
 }
 
 std::string unknown_roles(const DataCounts& counts, const std::string& name) {
@@ -155,7 +162,6 @@ std::string unknown_roles(const DataCounts& counts, const std::string& name) {
 }
 
 std::string unended_answers(const DataCounts& counts, const std::string& name) {
-  if (counts.unended_answers == 0) return "";
   const auto found = counts.firsts.find("no-end-token");
   return format(
       "{} of {} answers in {} have no target at which generation ends{}, so the model does not learn to stop after them; end "
@@ -167,7 +173,7 @@ std::string unended_answers(const DataCounts& counts, const std::string& name) {
 
 std::string late_targets(const DataCounts& counts, const std::string& name) {
   const bool all_count = counts.targets + counts.rows + 1 >= counts.tokens;  // documents' first tokens may be no targets
-  if (counts.late_targets == 0 || all_count) return "";
+  if (all_count) return "";
   return format(
       "{} in {} {} longer than a sequence, or cut by its end: {} of {} targets are predicted without the beginning of their "
       "{}; "
@@ -176,101 +182,47 @@ std::string late_targets(const DataCounts& counts, const std::string& name) {
       row_word(counts));
 }
 
-std::string idle_sequences(const DataCounts& counts, const std::string& name) {
-  if (counts.idle_sequences == 0) return "";
-  return format("{} of {} sequences of {} have no target and are not computed{}", counts.idle_sequences,
-                counts.idle_sequences + counts.sequences, name, first_of(counts, "idle-sequences"));
-}
-
-std::string cut_answers(const DataCounts& counts, const std::string& name) {
-  if (counts.cut_answers == 0) return "";
-  return format("{} in {} are cut by the end of a sequence{}; give a larger `sequence length`, and `break mode` complete",
-                plural(counts.cut_answers, "answer"), name, first_of(counts, "cut-answers"));
-}
-
-std::string beyond_model(const DataCounts& counts, const std::string& name) {
-  if (counts.beyond_model == 0) return "";
-  return format("{} in {} end after the longest sequence of the model{}; shorten these rows, or leave them out by `long rows`",
-                plural(counts.beyond_model, "answer"), name, first_of(counts, "beyond-model"));
-}
-
-std::string long_prompts(const DataCounts& counts, const std::string& name) {
-  if (counts.long_prompts == 0) return "";
-  return format(
-      "the prompts of {} in {} fill a sequence, so their answers are learned without them, or not at all{}; give a "
-      "larger `sequence length`",
-      rows_of(counts, counts.long_prompts), name, first_of(counts, "long-prompts"));
-}
-
-std::string doubled_bos(const DataCounts& counts, const std::string& name) {
-  if (counts.doubled_bos == 0) return "";
-  return format("{} in {} begin with the token that begins texts twice{}; remove it from the chat template or from the texts",
-                rows_of(counts, counts.doubled_bos), name, first_of(counts, "doubled-bos"));
-}
-
-std::string unended_rows(const DataCounts& counts, const std::string& name) {
-  if (counts.unended_rows == 0) return "";
-  return format(
-      "{} in {} do not end with an end token, so the model does not learn where they end{}; tokenize them with "
-      "fsdp-tokenize --append-eos",
-      rows_of(counts, counts.unended_rows), name, first_of(counts, "unended-rows"));
-}
-
-std::string empty_rows(const DataCounts& counts, const std::string& name) {
-  if (counts.empty_rows == 0) return "";
-  return format("{} in {} are empty{}; remove them", rows_of(counts, counts.empty_rows), name, first_of(counts, "empty-rows"));
-}
-
-std::string unknown_tokens(const DataCounts& counts, const std::string& name) {
-  if (counts.unknown_tokens == 0) return "";
-  return format("{} of {} in {} are not in the model's vocabulary{}; give the `tokenizer` of the model, or more tokens to it",
-                counts.unknown_tokens, plural(counts.tokens, "token"), name, first_of(counts, "unknown-tokens"));
-}
-
-std::string duplicates(const DataCounts& counts, const std::string& name) {
-  if (counts.duplicates == 0) return "";
-  return format("{} in {} are the same as an earlier one{}; remove them, unless they are to count more",
-                rows_of(counts, counts.duplicates), name, first_of(counts, "duplicates"));
-}
-
-std::string near_duplicates(const DataCounts& counts, const std::string& name) {
-  if (counts.near_duplicates == 0) return "";
-  return format("{} in {} resemble an earlier one{}; look at them", rows_of(counts, counts.near_duplicates), name,
-                first_of(counts, "near-duplicates"));
-}
-
-std::string in_training(const DataCounts& counts, const std::string& name) {
-  if (counts.in_training == 0) return "";
-  return format("{} in {} are in the training data, too{}, so the loss on them says nothing; remove them from one of the two",
-                rows_of(counts, counts.in_training), name, first_of(counts, "in-training"));
-}
-
-std::string near_training(const DataCounts& counts, const std::string& name) {
-  if (counts.near_training == 0) return "";
-  return format("{} in {} resemble one of the training data{}; look at them", rows_of(counts, counts.near_training), name,
-                first_of(counts, "near-training"));
-}
-
 constexpr DataCheck checks[] = {
-    {"invalid-rows", "rows that cannot be read, or have no target", true, left_out_rows},
-    {"unknown-roles", "messages of roles that are not learned", true, unknown_roles},
-    {"no-end-token", "answers after which the model does not learn to stop", true, unended_answers},
-    {"unended-rows", "documents without an end token", true, unended_rows},
-    {"doubled-bos", "rows that begin with two BOS tokens", true, doubled_bos},
-    {"unknown-tokens", "tokens that the model does not have", true, unknown_tokens},
-    {"long-prompts", "prompts that fill a sequence", true, long_prompts},
-    {"cut-answers", "answers that the end of a sequence cuts", true, cut_answers},
-    {"beyond-model", "answers beyond the model's longest sequence", true, beyond_model},
-    {"in-training", "rows for validation that are in the training data", true, in_training},
-    {"near-training", "rows for validation that resemble one of the training data", false, near_training},
-    {"late-targets", "targets that are predicted without the beginning of their row", false, late_targets},
-    {"idle-sequences", "sequences without a target", false, idle_sequences},
-    {"empty-rows", "rows without text", false, empty_rows},
-    {"duplicates", "rows that are the same as an earlier one", false, duplicates},
-    {"near-duplicates", "rows that resemble an earlier one", false, near_duplicates},
+    {"invalid-rows", true, &DataCounts::skipped, "rows", "cannot be read, or have no target", "", left_out_rows},
+    {"no-targets", true, nullptr, "data sets", "have no sequence with a target", "", no_targets},
+    {"unknown-roles", true, nullptr, "messages", "have a role that is not known", "", unknown_roles},
+    {"no-end-token", true, &DataCounts::unended_answers, "answers", "do not end with an end token that is learned", "",
+     unended_answers},
+    {"unended-rows", true, &DataCounts::unended_rows, "rows", "do not end with an end token",
+     "tokenize them with fsdp-tokenize --append-eos"},
+    {"doubled-bos", true, &DataCounts::doubled_bos, "rows", "begin with two BOS tokens",
+     "remove one from the chat template or from the texts"},
+    {"unknown-tokens", true, &DataCounts::unknown_tokens, "tokens", "are not in the model's vocabulary",
+     "give the `tokenizer` of the model, or the model more tokens"},
+    {"long-prompts", true, &DataCounts::long_prompts, "rows", "have prompts that fill a sequence",
+     "give a larger `sequence length`"},
+    {"cut-answers", true, &DataCounts::cut_answers, "answers", "are cut by the end of a sequence",
+     "give a larger `sequence length`, and `break mode` complete"},
+    {"beyond-model", true, &DataCounts::beyond_model, "rows", "have answers beyond the model's longest sequence",
+     "shorten them, or leave them out by `long rows`"},
+    {"in-training", true, &DataCounts::in_training, "rows", "are in the training data, too", "remove them from one of the two"},
+    {"near-training", false, &DataCounts::near_training, "rows", "resemble one of the training data", "look at them"},
+    {"late-targets", false, &DataCounts::late_targets, "targets", "are predicted without the beginning of their row", "",
+     late_targets},
+    {"idle-sequences", false, &DataCounts::idle_sequences, "sequences", "have no target and are not computed",
+     "give a larger `sequence length` if their rows matter"},
+    {"empty-answers", false, &DataCounts::empty_answers, "answers", "are empty", "fill them, or remove their rows"},
+    {"empty-rows", false, &DataCounts::empty_rows, "rows", "are empty", "remove them"},
+    {"duplicates", false, &DataCounts::duplicates, "rows", "are the same as an earlier one",
+     "remove them, unless they are to count more"},
+    {"near-duplicates", false, &DataCounts::near_duplicates, "rows", "resemble an earlier one", "look at them"},
 };
 
 }  // namespace
+
+std::string DataCheck::message(const DataCounts& counts, const std::string& data) const {
+  const std::uint64_t found = number ? counts.*number : 1;
+  if (found == 0) return "";
+  if (special) return special(counts, data);
+  const bool of_rows = std::string_view(things) == "rows";
+  return format("{} in {} that {}: {}{}{}; {}", things, data, what, found,
+                of_rows ? format(" of {}", counts.rows + counts.skipped) : "", first_of(counts, name), advice);
+}
 
 std::span<const DataCheck> data_checks() { return checks; }
 

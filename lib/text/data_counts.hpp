@@ -34,8 +34,9 @@ struct DataCounts {
   std::vector<std::string> warnings = {};                   // of the conversations
   // Only fsdp-data counts what follows.
   std::uint64_t idle_sequences = 0;                   // that have no target, and so are not computed
-  std::uint64_t cut_answers = 0, beyond_model = 0;    // answers that are cut by a sequence, and by the model's longest sequence
-  std::uint64_t long_prompts = 0;                     // rows whose first target is after a sequence
+  std::uint64_t cut_answers = 0;                      // by the end of a sequence
+  std::uint64_t beyond_model = 0;                     // rows with an answer that ends after the model's longest sequence
+  std::uint64_t long_prompts = 0;                     // rows whose prompt is longer than a sequence
   std::uint64_t doubled_bos = 0, unended_rows = 0;    // rows that begin with two BOS tokens, or end without an end token
   std::uint64_t empty_rows = 0, unknown_tokens = 0;   // unknown_tokens: those that the model does not have
   std::uint64_t duplicates = 0, near_duplicates = 0;  // rows that are, or resemble, an earlier row
@@ -47,13 +48,16 @@ struct DataCounts {
   DataCounts& operator+=(const DataCounts& other);
 };
 
-/// A check of data: a row of the table of checks.
+/// A check of data: a row of the table of checks. It finds `things` that `what`: "rows" that "are empty".
 struct DataCheck {
   const char* name;
-  const char* about;
   bool costs_a_run;  // what the check finds makes training worse or impossible
-  /// What the check found in the data `name`, and what to do; empty if nothing.
-  std::string (*message)(const DataCounts& counts, const std::string& name);
+  std::uint64_t DataCounts::*number;
+  const char *things, *what, *advice;
+  std::string (*special)(const DataCounts& counts, const std::string& name) = nullptr;  // makes the message in another way
+
+  /// What was found in the data of this name, and what to do; empty if nothing.
+  std::string message(const DataCounts& counts, const std::string& data) const;
 };
 std::span<const DataCheck> data_checks();
 

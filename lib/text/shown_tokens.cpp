@@ -1,5 +1,8 @@
 #include "text/shown_tokens.hpp"
 
+#include <algorithm>
+#include <utility>
+
 #include "base/clean_text.hpp"
 #include "text/utf8.hpp"
 
@@ -29,6 +32,23 @@ std::vector<ShownText> shown_tokens(const Tokenizer& tokenizer, std::span<const 
   }
   if (!shown.empty()) decoder->finish(shown.back().text);
   if (i < ids.size()) shown.push_back({"..."});
+  return shown;
+}
+
+std::vector<ShownText> shown_sequence(const Tokenizer& tokenizer, std::span<const TokenId> ids, std::span<const TokenId> mask,
+                                      std::span<const std::size_t> documents) {
+  constexpr std::size_t far = 300, head = 150, context = 50;  // in tokens
+  const auto part = [&](std::size_t from, std::size_t to, std::size_t most) {
+    std::vector<std::size_t> begins;
+    for (const std::size_t at : documents)
+      if (at >= from) begins.push_back(at - from);
+    return shown_tokens(tokenizer, ids.subspan(from, to - from), mask.subspan(from, to - from), begins, most);
+  };
+  const auto first = static_cast<std::size_t>(std::find(mask.begin(), mask.end(), 1) - mask.begin());
+  if (first <= far || first == ids.size()) return part(0, ids.size(), 2000);
+  std::vector<ShownText> shown = part(0, head, 1000);
+  if (shown.back().text != "...") shown.push_back({"..."});
+  for (ShownText& run : part(first - context, ids.size(), 1000)) shown.push_back(std::move(run));
   return shown;
 }
 

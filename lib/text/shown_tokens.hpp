@@ -23,6 +23,9 @@ struct ShownText {
 /// `most` bytes; if tokens are left out, the last run is "...".
 std::vector<ShownText> shown_tokens(const Tokenizer& tokenizer, std::span<const TokenId> ids, std::span<const TokenId> mask,
                                     std::span<const std::size_t> documents, std::size_t most = 300);
+/// The beginning of a sequence, and the tokens around its first target if that comes much later. `mask` is as long as `ids`.
+std::vector<ShownText> shown_sequence(const Tokenizer& tokenizer, std::span<const TokenId> ids, std::span<const TokenId> mask,
+                                      std::span<const std::size_t> documents);
 /// On one line, with "[[" and "]]" around what counts in the loss, for messages.
 std::string marked(const std::vector<ShownText>& shown);
 

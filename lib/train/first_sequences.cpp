@@ -55,28 +55,6 @@ Sequence read_sequence(const Samples& samples, std::uint64_t k, std::size_t voca
   return sequence;
 }
 
-/// The text of tokens [from, to).
-std::vector<ShownText> part_of(const Tokenizer& tokenizer, const Sequence& sequence, std::size_t from, std::size_t to,
-                               std::size_t most) {
-  std::vector<std::size_t> documents;
-  for (const std::size_t at : sequence.documents)
-    if (at >= from) documents.push_back(at - from);
-  return shown_tokens(tokenizer, std::span(sequence.ids).subspan(from, to - from),
-                      std::span(sequence.mask).subspan(from, to - from), documents, most);
-}
-
-/// The beginning of a sequence, and the tokens around its first target if that comes much later.
-std::vector<ShownText> shown_sequence(const Tokenizer& tokenizer, const Sequence& sequence) {
-  constexpr std::size_t far = 300, head = 150, context = 50;  // in tokens
-  const std::size_t end = sequence.ids.size();
-  const auto first = static_cast<std::size_t>(std::find(sequence.mask.begin(), sequence.mask.end(), 1) - sequence.mask.begin());
-  if (first <= far || first == end) return part_of(tokenizer, sequence, 0, end, 2000);
-  std::vector<ShownText> shown = part_of(tokenizer, sequence, 0, head, 1000);
-  if (shown.back().text != "...") shown.push_back({"..."});
-  for (ShownText& run : part_of(tokenizer, sequence, first - context, end, 1000)) shown.push_back(std::move(run));
-  return shown;
-}
-
 }  // namespace
 
 nlohmann::json first_sequences(const TrainBatches& batches, std::uint64_t position, std::uint64_t most,
@@ -90,7 +68,7 @@ nlohmann::json first_sequences(const TrainBatches& batches, std::uint64_t positi
     all.push_back({{"data", samples->tokens().name()},
                    {"tokens", sequence.ids.size()},
                    {"targets", std::count(sequence.mask.begin(), sequence.mask.end(), 1)},
-                   {"text", to_json(shown_sequence(*opened, sequence))}});
+                   {"text", to_json(shown_sequence(*opened, sequence.ids, sequence.mask, sequence.documents))}});
   }
   return all;
 } catch (const std::exception&) {

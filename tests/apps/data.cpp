@@ -124,7 +124,7 @@ BOOST_AUTO_TEST_CASE(rows_are_checked) {
     survey.add(ids, mask);
     survey.end_row(place);
   };
-  survey.begin("a", false, [](std::uint64_t place) { return format("place {}", place); });
+  survey.begin("a", false, true, [](std::uint64_t place) { return format("place {}", place); });
   add({bos, 5, 6, end}, {}, 10);
   add({bos, bos, 5, end}, {}, 20);                                        // doubled BOS
   add({bos, 5, 100, -1, end}, {}, 30);                                    // two unknown tokens
@@ -133,7 +133,7 @@ BOOST_AUTO_TEST_CASE(rows_are_checked) {
   add({bos, 5, 6, 7, 8, 9, 5, 6, end}, {0, 0, 0, 0, 0, 0, 0, 1, 1}, 60);  // the prompt fills a sequence, beyond the model
   add({bos, 5, 6, 7, end, 9}, {0, 1, 1, 1, 0, 0}, 70);                    // the end token is outside the loss
   survey.end({});
-  survey.begin("b", true, [](std::uint64_t place) { return format("b {}", place); });
+  survey.begin("b", true, true, [](std::uint64_t place) { return format("b {}", place); });
   add({bos, 5, 6, end}, {}, 1);  // also in a
   add({bos, 9, 9, end}, {}, 2);
   add({bos, 9, 9, end}, {}, 3);
@@ -151,7 +151,7 @@ BOOST_AUTO_TEST_CASE(rows_are_checked) {
   BOOST_TEST((a.duplicates == 0 && b.duplicates == 1 && b.in_training == 1));
   BOOST_TEST(b.firsts.at("duplicates") == "b 3, as b 2");
   BOOST_TEST(b.firsts.at("in-training") == "b 1, as place 10");
-  BOOST_TEST(survey.lengths() == (std::vector<std::uint64_t>{1, 0, 6, 2, 1}), boost::test_tools::per_element());
+  BOOST_TEST(survey.lengths() == (std::vector<std::uint64_t>{1, 0, 3, 2, 1}), boost::test_tools::per_element());
   for (const DataCheck& check : data_checks())
     if (const auto first = a.firsts.find(check.name); first != a.firsts.end())
       CHECK_CONTAINS(check.message(a, "a"), first->second);

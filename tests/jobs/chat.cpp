@@ -548,7 +548,8 @@ BOOST_AUTO_TEST_CASE(data_are_proved_before_a_run) {
                                         row("ghi", repeated("never ", 100)) + row("jkl", "") + "{\"text\": 1}\n");
   write_file(folder / "v.jsonl", row("mno", "Yes.") + good);
   const auto prove = [&](const std::string& words) {
-    return run(folder, split(std::string(FSDP_BIN) + "/fsdp-data " + words + " --tokens-per-sample 40"));
+    const std::string T = words.find("--tokens-per-sample") == words.npos ? " --tokens-per-sample 40" : "";
+    return run(folder, split(std::string(FSDP_BIN) + "/fsdp-data " + words + T));
   };
   const std::string of_rows = "rows.jsonl --valid v.jsonl --chat --tokenizer model --break-mode eos ";
   const Outcome bad = prove(of_rows + "--json --html page.html");
@@ -564,8 +565,9 @@ BOOST_AUTO_TEST_CASE(data_are_proved_before_a_run) {
       {"long-prompts of 'rows.jsonl'", "(the first is line 5 of 'rows.jsonl')"},
       {"cut-answers of 'rows.jsonl'", "(the first is line 6 of 'rows.jsonl')"},
       {"late-targets of 'rows.jsonl'", "are predicted without the beginning"},
-      {"idle-sequences of 'rows.jsonl'", "have no target and are not computed"},
+      {"idle-sequences of 'rows.jsonl'", "that have no target and are not computed: "},
       {"duplicates of 'rows.jsonl'", "(the first is line 4 of 'rows.jsonl', as line 2 of 'rows.jsonl')"},
+      {"empty-answers of 'rows.jsonl'", "answers in 'rows.jsonl' that are empty: 1;"},
       {"in-training of 'v.jsonl'", "(the first is line 2 of 'v.jsonl', as line 1 of 'rows.jsonl')"}};
   BOOST_TEST(found.size() == expected.size(), bad.output);
   for (const auto& [check, message] : expected) {
@@ -590,7 +592,7 @@ BOOST_AUTO_TEST_CASE(data_are_proved_before_a_run) {
   const Outcome allowed = prove(of_rows + "--allow invalid-rows,unknown-roles,long-prompts,cut-answers,in-training");
   BOOST_TEST(allowed.code == 0, allowed.output);
   CHECK_CONTAINS(allowed.output, "[[God knows.<|im_end|>");
-  CHECK_CONTAINS(allowed.output, "Nothing was found that costs a run.");
+  CHECK_CONTAINS(allowed.output, "No check fails.");
 
   // In tokens, answers are runs of the mask.
   must(tokenize(folder, "rows.jsonl --chat --skip-invalid --tokenizer model --format megatron --out t"));
@@ -599,8 +601,22 @@ BOOST_AUTO_TEST_CASE(data_are_proved_before_a_run) {
   const json of_tokens = json::parse(tokens.output.substr(tokens.output.find("{\n")))["sources"][0];
   for (const char* key : {"rows", "answers", "tokens", "targets", "sequences", "cut_answers", "long_prompts", "duplicates"})
     BOOST_TEST(of_tokens[key] == report["sources"][0][key], key << ": " << of_tokens);
+  // All tokens of texts count, and a configuration for more ranks is read.
+  write_file(folder / "texts.jsonl", R"({"text": "abc abc"}
+{"text": ""}
+{"text": "abc"}
+)");
+  const Outcome texts = prove("texts.jsonl --tokenizer model --break-mode eos --json --total-batch-size 16 --batch-size 2");
+  BOOST_TEST(texts.code == 0, texts.output);
+  const json of_texts = json::parse(texts.output.substr(texts.output.find("{\n")))["sources"][0];
+  BOOST_TEST((of_texts["rows"] == 3 && of_texts["empty_rows"] == 1 && !of_texts.contains("answers")), of_texts);
+  BOOST_TEST(of_texts["targets"] == of_texts["tokens"].get<int>() - 3);
+  must(prove("texts.jsonl --json-field text --arch gpt2"));
   for (const auto& [words, message] :
        {std::pair("t --mask t.mask --arch gpt2 --vocab-size 50", "are not in the model's vocabulary"),
+        std::pair("t --mask t.mask --tokenizer model --eos-token-id 499 --break-mode eos", "has no token 499"),
+        std::pair("t --mask t.mask --tokenizer model --break-mode eos --long-rows drop --tokens-per-sample 2",
+                  "has no sequence with a target"),
         std::pair("t --mask t.mask --allow cut-answer", "--allow 'cut-answer' is no check"),
         std::pair("t --mask t.mask,t.mask", "has 1 data sets, but 't.mask,t.mask' has 2 masks"),
         std::pair("rows.jsonl --chat", "--chat needs a tokenizer with a chat template"), std::pair("", "no data are given")}) {
