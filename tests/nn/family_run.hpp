@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "families.hpp"
@@ -16,10 +17,8 @@ inline Lora lora_of(const nlohmann::json& one) {
                .alpha = config.value("lora_alpha", 8.0),
                .rank_stabilized = config.value("use_rslora", false),
                .targets = config.value("target_modules", std::vector<std::string>())};
-  for (const auto& [name, rank] : config.value("rank_pattern", nlohmann::json::object()).items())
-    lora.ranks.emplace_back(name, rank);
-  for (const auto& [name, alpha] : config.value("alpha_pattern", nlohmann::json::object()).items())
-    lora.alphas.emplace_back(name, alpha);
+  for (const auto& [key, numbers] : {std::pair("rank_pattern", &lora.ranks), std::pair("alpha_pattern", &lora.alphas)})
+    for (const auto& [name, number] : config.value(key, std::map<std::string, double>())) numbers->emplace_back(name, number);
   return lora;
 }
 

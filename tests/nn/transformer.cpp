@@ -102,7 +102,6 @@ const Case kCases[] = {
                                                           })},
     {"xglm, adapters of scaled embedding and tied head", changed(tiny_xglm(),
                                                                  [](auto& c) {
-                                                                   c.padding_token = 5;
                                                                    c.lora = {2, 1, 0.2, false, {"embed_tokens", "lm_head"}};
                                                                  })},
     {"mistral, a window", changed(tiny_llama(), [](auto& c) { c.family = "mistral", c.head_size = 4, c.sliding_window = 3; })},

@@ -34,7 +34,7 @@ def cases():
         sliding_window=4, layer_types=["sliding_attention", "full_attention"])), dict(
         r=2, lora_alpha=1, target_modules=["embed_tokens", "v_proj"])
     yield XGLMForCausalLM(XGLMConfig(
-        **dict(small, pad_token_id=2), vocab_size=43, num_layers=2, attention_heads=3, d_model=15, ffn_dim=29,
+        **dict(small, pad_token_id=1), vocab_size=43, num_layers=2, attention_heads=3, d_model=15, ffn_dim=29,
         max_position_embeddings=32, tie_word_embeddings=True, scale_embedding=True, dropout=0.0, attention_dropout=0.0)), dict(
         r=2, lora_alpha=1, target_modules=["embed_tokens", "lm_head"])
 
