@@ -94,7 +94,6 @@ class Builder {
     out_.token_table = table(names_.token_table, {rows(names_.token_table), C});
     if (config_.positions == Positions::learned)
       out_.position_table = table(names_.position_table, {config_.position_offset + config_.max_positions, C});
-    out_.embedding_adapter = table_adapter(names_.token_table);
     for (std::size_t n = 0; n < config_.layers; ++n) {
       block_ = narrow<int>(n);
       out_.blocks.push_back(block(fmt::format(fmt::runtime(names_.block), n)));
@@ -308,7 +307,7 @@ class Builder {
       }
     }
     block_ = -1;
-    out_.head_adapter = table_adapter(names_.head);
+    out_.embedding_adapter = table_adapter(names_.token_table), out_.head_adapter = table_adapter(names_.head);
     for (const std::string* const table : {&names_.token_table, &names_.head}) {
       const std::string module = module_of(*table);
       for (std::size_t i = 0; i < used.size(); ++i)

@@ -77,8 +77,8 @@ struct TableRows {
 };
 
 struct ModelParameters {
-  std::vector<Parameter> parameters;  // embedding with its adapter, blocks in order, final norm, head; then the adapters of the
-                                      // blocks in order, the adapter of the head, and rows of tokens
+  std::vector<Parameter> parameters;  // embedding, blocks in order, final norm, head; then the adapters of the blocks in order,
+                                      // of the embedding and of the head, and rows of tokens
   int token_table = -1, position_table = -1;
   std::vector<BlockParameters> blocks;
   Norm final_norm;

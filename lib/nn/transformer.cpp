@@ -51,6 +51,8 @@ ModelSizes Transformer::sizes(BatchShape shape, DType type, const kernels::Cache
           .scratch = scratch * sizeof(float),
           .saved_in_pieces = std::vector(divides ? config_.layers : 0, (in_pieces.kept + in_pieces.cheap) * sizeof(float)),
           .scratch_in_pieces = divides ? std::max(scratch_in_pieces, of_piece) * sizeof(float) : 0,
+          .first_uses_scratch = uses_.embedding_adapter.lora_a >= 0,
+          .first_backward_reads = uses_.embedding_adapter.lora_a >= 0,
           .inputs = batch,
           .targets = batch,
           .losses = shape.rows() * sizeof(float),

@@ -103,11 +103,11 @@ std::string adapted_modules(const Transformer& model) {
 /// The adapters of a run for the start line, which the page shows.
 nlohmann::json adapter_fields(const Transformer& model, const BaseModel& base) {
   const TransformerConfig& config = model.config();
-  std::set<std::string> targets;  // the last names of the projections, as "q_proj"
+  std::set<std::string> targets;  // the last names of the modules, as "q_proj"
   for (const Parameter& parameter : model.parameters())
     if (const std::size_t end = parameter.name.find(".lora_"); end != std::string::npos) {
-      const std::filesystem::path projection = parameter.name.substr(0, end);
-      targets.insert(projection.extension().string().substr(1));
+      const std::string module = parameter.name.substr(0, end);
+      targets.insert(module.substr(module.rfind('.') + 1));
     }
   return {{"rank", config.lora.rank},
           {"alpha", config.lora.alpha},
