@@ -91,11 +91,12 @@ const Case kCases[] = {
                                                      c.family = "qwen3", c.qk_norm = true, c.head_size = 8;
                                                      c.lora = {5, 1, 0.2, false, {"all-linear"}};
                                                    })},
-    {"llama, adapters of embedding and head", changed(tiny_llama(),
-                                                      [](auto& c) {
-                                                        c.lora = {3, 2, 0.2, false, {"embed_tokens", "lm_head", "q_proj"}};
-                                                        c.lora.ranks = {{"lm_head", 5}};
-                                                      })},
+    {"gpt2, adapters of embedding and head", changed(tiny_gpt2(),
+                                                     [](auto& c) {
+                                                       c.tied_embeddings = false;
+                                                       c.lora = {3, 2, 0.2, false, {"wte", "lm_head", "c_attn"}};
+                                                       c.lora.ranks = {{"lm_head", 5}};
+                                                     })},
     {"gpt2, adapters of tied embedding and head", changed(tiny_gpt2(),
                                                           [](auto& c) {
                                                             c.lora = {3, 4, 0, true, {"wte", "lm_head"}};
