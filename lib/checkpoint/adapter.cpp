@@ -38,8 +38,6 @@ constexpr const char* weights_name = "adapter_model.safetensors";
 constexpr const char* name_prefix = "base_model.model.";  // PEFT wraps the model in two modules
 constexpr const char* sum_key = "base_xxh3";              // in the metadata of the safetensors file
 constexpr const char* type_key = "base_dtype";            // there, too: Adapter::base_type
-constexpr const char* a_suffix = ".lora_A.weight";
-constexpr const char* b_suffix = ".lora_B.weight";
 
 // --- reading PEFT's folder ---
 
@@ -99,9 +97,16 @@ class PeftFolder final : public TensorSource {
   mutable std::size_t bytes_read_ = 0;
 };
 
-constexpr const char* only_projections = "only projections of the blocks have adapters here";
+constexpr const char* only_some = "only projections of the blocks, the embedding and the head have adapters here";
 
 std::string module_of(const std::string& weight) { return weight.substr(0, weight.rfind('.')); }
+
+/// The module of an adapter's first matrix; empty for all other parameters.
+std::string adapted_module(const std::string& parameter) {
+  for (const std::string suffix : {lora_a_suffix, embedding_a_suffix})
+    if (parameter.ends_with(suffix)) return parameter.substr(0, parameter.size() - suffix.size());
+  return "";
+}
 
 bool is_off(const json& value) {
   return value.is_null() || value == json(false) || ((value.is_object() || value.is_array()) && value.empty());
@@ -136,8 +141,9 @@ std::function<bool(const std::string&)> modules_named(const fs::path& path, cons
 }
 
 /// Throws UserError if adapter_config.json, by PEFT's rules (check_target_module_exists), describes other modules than those
-/// `with_adapters`. `blocks` has the number of the block of each module of the base model that has a matrix, or -1.
-void require_described(const fs::path& path, const std::map<std::string, int>& blocks,
+/// `with_adapters`. `blocks` has the number of the block of each module of the base model that has a matrix, or -1. `tables`:
+/// the embedding and the head.
+void require_described(const fs::path& path, const std::map<std::string, int>& blocks, const std::set<std::string>& tables,
                        const std::set<std::string>& with_adapters) {
   const json config = read_json_object(path), targets = config.value("target_modules", json());
   json layers = config.value("layers_to_transform", json());
@@ -163,7 +169,7 @@ void require_described(const fs::path& path, const std::map<std::string, int>& b
         (targets == "all-linear"
              ? block >= 0
              : is_target(module) && (is_off(layers) || (has(layers, block) && is_in_list(module)) || has(targets, module)));
-    if (is_described && block < 0) refuse(path, "adapters of " + module, only_projections);
+    if (is_described && block < 0 && !tables.contains(module)) refuse(path, "adapters of " + module, only_some);
     if (is_described != with_adapters.contains(module)) (is_described ? missing : surplus).push_back(module);
   }
   std::vector<std::string> problems;
@@ -245,15 +251,23 @@ void read_tables(const fs::path& path, const json& config, const TransformerConf
   if (base.tied_embeddings && saves_table && config.value("ensure_weight_tying", json()) != json(true))
     refuse(path, format("modules_to_save {} without ensure_weight_tying", json_excerpt(whole)),
            "the embedding and the head would no longer be tied");
-  // Copies that PEFT writes of tied tensors, and of tables that were resized before training.
+  const auto is_adapted = [&](const std::string& module) {
+    return tensors.has(module + lora_a_suffix) || tensors.has(module + embedding_a_suffix);
+  };
+  if (base.tied_embeddings && config.value("ensure_weight_tying", json()) == json(true) &&
+      (is_adapted(embedding) || is_adapted(head)))
+    refuse(path, format("ensure_weight_tying and adapters of {}", is_adapted(embedding) ? embedding : head),
+           "adapters of the embedding and the head are not tied here");
+  // Copies that PEFT writes of tied tensors, of tables with adapters, and of tables that were resized before training.
   if (base.tied_embeddings) {
     lora.head_tokens.clear();
     tensors.leave_out(head + token_rows_suffix);
     if (saves_table) tensors.leave_out(names.head);
   }
   for (const std::string& module : {embedding, head})
-    if (const std::string copy = module + ".token_adapter.base_layer.weight"; tensors.has(copy)) {
-      if (warnings && !(base.tied_embeddings && module == head))
+    if (const std::string copy = module + (is_adapted(module) ? ".base_layer.weight" : ".token_adapter.base_layer.weight");
+        tensors.has(copy)) {
+      if (warnings && !(base.tied_embeddings && module == head && !is_adapted(head)))
         warnings->push_back(format("{} is not read from {}: the rows of the base model are used", copy, weights_name));
       tensors.leave_out(copy);
     }
@@ -377,7 +391,6 @@ class AdaptedModel final : public TensorSource {
         checkpoint_(checkpoint),
         config_(base_->config()) {
     TransformerConfig adapted = with_lora(config_, adapter_.lora);
-    in_out_ = find_family(config_.family).weights == WeightLayout::in_out;
     adapted.lora.dropout = 0, adapted.base_type = base_type;
     config_.vocab_size = adapted.vocab_size;
     trains_tables_ = trains_tables(adapted);
@@ -387,11 +400,20 @@ class AdaptedModel final : public TensorSource {
     for (const auto& [table, rows] : {std::pair(all.head, &all.head_rows), std::pair(all.token_table, &all.embedding_rows)})
       if (merge && (rows->size() > 1 || rows->front().parameter != table))
         for (const TableRows& some : *rows) rows_[name_of(table)].emplace_back(some, name_of(some.parameter));
+    const ParameterNames& names = find_family(config_.family).names;
+    for (const std::string& table : {names.token_table, names.head})
+      if (merge && config_.tied_embeddings && table_rank(adapted, table) > 0)
+        throw UserError(format(
+            "the adapter of {} cannot be merged (the embedding and the head are one table of this model, and the adapter "
+            "changes one of them); use the adapters unmerged, or write them as a folder of PEFT",
+            module_of(table)));
     for (const Parameter& parameter : all.parameters)
       if (parameter.is_adapter && base_->has(parameter.name))
         whole_.insert(parameter.name);
-      else if (merge && parameter.name.ends_with(a_suffix))
-        merged_.insert(module_of(module_of(parameter.name)) + ".weight");
+      else if (const std::string module = adapted_module(parameter.name); merge && !module.empty())
+        merged_[module + ".weight"] =
+            module + ".weight" == names.token_table ||
+            (find_family(config_.family).weights == WeightLayout::in_out && module + ".weight" != names.head);
       else if (merge && parameter.quantized)
         quantized_.emplace(parameter.name, parameter);
   }
@@ -433,13 +455,14 @@ class AdaptedModel final : public TensorSource {
     if (!merged_.contains(name)) return;
     // Element e of a weight is W[o,i], at o * in + i or, if it is stored transposed, at i * out + o. In both cases its change
     // is that of row e / columns of one matrix and column e % columns of the other one.
-    const std::size_t rank = current_.rank, columns = in_out_ ? current_.out : current_.in;
+    const bool in_out = merged_.at(name);
+    const std::size_t rank = current_.rank, columns = in_out ? current_.out : current_.in;
     for (std::size_t at = range.begin; at < range.end;) {
       const std::size_t row = at / columns, first = at % columns, end = std::min(columns, first + (range.end - at));
       float* const to = out + (at - range.begin);
       for (std::size_t k = 0; k < rank; ++k) {
-        const float factor = in_out_ ? current_.a[k * current_.in + row] : current_.b[row * rank + k];
-        const float* const other = in_out_ ? &current_.b_columns[k * current_.out] : &current_.a[k * current_.in];
+        const float factor = in_out ? current_.a[k * current_.in + row] : current_.b[row * rank + k];
+        const float* const other = in_out ? &current_.b_columns[k * current_.out] : &current_.a[k * current_.in];
         for (std::size_t c = first; c < end; ++c) to[c - first] += factor * other[c];
       }
       at += end - first;
@@ -499,12 +522,14 @@ class AdaptedModel final : public TensorSource {
     }
     current_.name = name;
     if (!merged_.contains(name)) return;
-    const std::size_t rank = current_.rank = adapter_.tensors->shape(module + a_suffix)[0];
-    current_.a = matrix(a_suffix), current_.b = matrix(b_suffix);
+    const bool is_embedding = adapter_.tensors->has(module + embedding_a_suffix);
+    current_.a = matrix(is_embedding ? embedding_a_suffix : lora_a_suffix);
+    current_.b = matrix(is_embedding ? embedding_b_suffix : lora_b_suffix);
+    const std::size_t rank = current_.rank = adapter_.lora.rank_of(module);
     current_.in = current_.a.size() / rank, current_.out = current_.b.size() / rank;
     const auto scale = static_cast<float>(adapter_.lora.scale_of(module));
     for (float& value : current_.b) value *= scale;
-    if (!in_out_) return;
+    if (!merged_.at(name)) return;
     current_.b_columns.resize(current_.b.size());
     for (std::size_t o = 0; o < current_.out; ++o)
       for (std::size_t k = 0; k < rank; ++k) current_.b_columns[k * current_.out + o] = current_.b[o * rank + k];
@@ -513,12 +538,12 @@ class AdaptedModel final : public TensorSource {
   std::unique_ptr<TensorSource> base_;
   Adapter adapter_;
   std::optional<kernels::Quantization> base_type_;
-  bool merge_, in_out_, trains_tables_ = false;
+  bool merge_, trains_tables_ = false;
   const CheckpointReader* checkpoint_;
   TransformerConfig config_;
   std::map<std::string, std::vector<std::pair<TableRows, std::string>>> rows_;  // of tables to merge, with their tensors
   std::set<std::string> whole_;                                                 // parameters that are trained as a whole
-  std::set<std::string> merged_;                                                // weights that have an adapter
+  std::map<std::string, bool> merged_;                                          // weights with an adapter; true: [in,out]
   std::map<std::string, Parameter> quantized_;                                  // weights that are quantized in training
   mutable std::mutex mutex_;
   mutable Matrices current_;
@@ -576,10 +601,8 @@ std::string last_part(const std::string& module) { return module.substr(module.r
 json pattern_of(const TransformerConfig& config, double usual, const std::function<double(const std::string&)>& number_of) {
   std::map<std::string, std::map<std::string, double>> by_part;
   for (const Parameter& parameter : list_parameters(config).parameters)
-    if (parameter.name.ends_with(a_suffix)) {
-      const std::string module = module_of(module_of(parameter.name));
+    if (const std::string module = adapted_module(parameter.name); !module.empty())
       by_part[last_part(module)][module] = number_of(module);
-    }
   json pattern = json::object();
   const auto write = [&](const std::string& name, double number) {
     if (number != usual) pattern[name] = number == std::floor(number) ? json(static_cast<std::int64_t>(number)) : json(number);
@@ -625,10 +648,13 @@ void finish_peft(const TensorSource& source, const ConsolidateOptions&, const Wr
     out["lora_alpha"] = lora.alpha;
   out["lora_dropout"] = lora.dropout;
   out["use_rslora"] = lora.rank_stabilized;
+  const ParameterNames& tables = find_family(config.family).names;
   TransformerConfig all_layers = config;
   all_layers.lora.layers.clear();
   const std::vector<std::string> names = target_modules(all_layers);
-  const bool by_layer = !lora.layers.empty() && names.front().find('.') == std::string::npos;
+  // PEFT chooses the embedding and the head by layer only if their whole names are there.
+  const bool has_tables = table_rank(config, tables.token_table) > 0 || table_rank(config, tables.head) > 0;
+  const bool by_layer = !lora.layers.empty() && !has_tables && names.front().find('.') == std::string::npos;
   out["target_modules"] = by_layer ? names : target_modules(config);
   if (by_layer) out["layers_to_transform"] = lora.layers;
   out["rank_pattern"] = pattern_of(config, static_cast<double>(lora.rank),
@@ -636,7 +662,6 @@ void finish_peft(const TensorSource& source, const ConsolidateOptions&, const Wr
   out["alpha_pattern"] = pattern_of(config, lora.alpha, [&](const std::string& module) { return lora.alpha_of(module); });
   out["fan_in_fan_out"] = find_family(config.family).weights == WeightLayout::in_out;
   out["bias"] = "none";
-  const ParameterNames& tables = find_family(config.family).names;
   const std::string embedding = last_part(module_of(tables.token_table)), head = last_part(module_of(tables.head));
   std::set<std::string> whole(lora.modules_to_save.begin(), lora.modules_to_save.end());
   if (ties_whole_table(config)) whole.insert(embedding), whole.erase(head), out["ensure_weight_tying"] = true;
@@ -717,6 +742,7 @@ Adapter open_adapter(const fs::path& given, const TransformerConfig& base, std::
   }
   const std::string remedy = "give the base model that these adapters were trained on";
   const ParameterNames& names = find_family(base.family).names;
+  const std::set<std::string> tables = {module_of(names.token_table), module_of(names.head)};
   std::map<std::string, int> blocks = {{module_of(names.head), -1}};  // of each module with a matrix
   std::set<std::string> parameters, with_adapters;
   const auto is_whole = [&](const std::string& name) {
@@ -737,17 +763,14 @@ Adapter open_adapter(const fs::path& given, const TransformerConfig& base, std::
       throw UserError(
           format("{} has adapters of another model (its tensor {} is for a module that the base model does not have); {}",
                  adapter.tensors->description(), name, remedy));
-    const bool is_table =
-        found != blocks.end() && (found->first == module_of(names.head) || found->first == module_of(names.token_table));
+    const bool is_table = found != blocks.end() && tables.contains(found->first);
     if (is_table && name == found->first + token_rows_suffix) continue;
     if (parameters.contains(name) && is_whole(name)) continue;
-    if (module == name || found->second < 0)
-      refuse(adapter.tensors->description(),
-             found != blocks.end() && found->second < 0 ? "adapters of " + found->first : "the tensor " + name,
-             only_projections);
+    if (module == name || (found->second < 0 && !is_table))
+      refuse(adapter.tensors->description(), module == name ? "the tensor " + name : "adapters of " + module, only_some);
     with_adapters.insert(module);
   }
-  if (is_peft) require_described(path / config_name, blocks, with_adapters);
+  if (is_peft) require_described(path / config_name, blocks, tables, with_adapters);
   find_mismatch(*adapter.tensors, adapter_parameters(base, adapter.lora), {}, remedy);
   return adapter;
 }

@@ -1,6 +1,7 @@
 // Low-rank adapters (Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models", section 4.1). A projection y = x W
-// of a block becomes y = x W + scale * (drop(x) A^T) B^T. W is frozen; A[rank,in] and B[out,rank] are trained. Names, initial
-// values and scaling are those of PEFT (peft/tuners/lora).
+// of a block, or to the vocabulary, becomes y = x W + scale * (drop(x) A^T) B^T. W is frozen; A[rank,in] and B[out,rank] are
+// trained. The embedding of token t becomes W[t,:] + scale * A[:,t]^T B^T. An adapter of an embedding that is tied to the head
+// does not change the head, and the other way round. Names, initial values and scaling are those of PEFT (peft/tuners/lora).
 #pragma once
 
 #include <cmath>
@@ -18,8 +19,9 @@ struct Lora {
   double alpha = 8;              // lora_alpha
   double dropout = 0;            // lora_dropout: the rate of drop(), in [0, 1); no dropout in evaluation
   bool rank_stabilized = false;  // use_rslora (Kalajdzievski 2023, "A rank stabilization scaling factor for fine-tuning")
-  /// The projections that get adapters (target_modules): names of modules ("q_proj"), also with their path, or shell globs over
-  /// module names; "all-linear": all projections of the blocks. Empty: as PEFT, the projections to queries and values.
+  /// The modules that get adapters (target_modules): names ("q_proj", "embed_tokens", "lm_head"), also with their path, or
+  /// shell globs over the names of projections of the blocks; "all-linear": all of these projections. Empty: as PEFT, the
+  /// projections to queries and values.
   std::vector<std::string> targets = {};
   /// Ranks and alphas of modules that differ from `rank` and `alpha` (rank_pattern, alpha_pattern), by name as in `targets`.
   /// The first name that means a module counts.
@@ -44,5 +46,9 @@ struct Lora {
 
 /// The end of the name of an adapter's rows of a table, which follows the name of the module.
 inline constexpr const char* token_rows_suffix = ".token_adapter.trainable_tokens_delta";
+
+/// The ends of the names of an adapter's matrices, which follow the name of the module, and of those of an embedding.
+inline constexpr const char *lora_a_suffix = ".lora_A.weight", *lora_b_suffix = ".lora_B.weight";
+inline constexpr const char *embedding_a_suffix = ".lora_embedding_A", *embedding_b_suffix = ".lora_embedding_B";
 
 }  // namespace fsdp

@@ -8,7 +8,8 @@
 //                    attention weights: uniform in +-sqrt(6 / (in + out)) (Glorot and Bengio 2010); of q, k and v:
 //                    1 / sqrt(2) times that (MultiheadAttention.reset_parameters)
 //                    MLP weights, and biases of MLPs, q, k and v: uniform in +-1 / sqrt(in), as torch.nn.Linear makes them
-// Adapters start with A uniform in +-1 / sqrt(in) and B zero, as in PEFT (LoraLayer.reset_lora_parameters).
+// Adapters start with A uniform in +-1 / sqrt(in) and B zero; that of the embedding with A zero and B normal(1). This is as in
+// PEFT (LoraLayer.reset_lora_parameters).
 #include "nn/parameters.hpp"
 
 #include <algorithm>
@@ -49,7 +50,20 @@ double number_of(const std::vector<std::pair<std::string, double>>& by_name, std
   return found == by_name.end() ? otherwise : found->second;
 }
 
+/// Returns true if a target of adapters names the embedding or the head with this module name.
+bool names_table(std::string_view target, std::string_view module) {
+  return target == module || module.ends_with("." + std::string(target));
+}
+
 }  // namespace
+
+std::size_t table_rank(const TransformerConfig& config, std::string_view table) {
+  const Lora& lora = config.lora;
+  const std::string_view module = table.substr(0, table.rfind('.'));
+  const bool is_named = lora.rank > 0 && std::any_of(lora.targets.begin(), lora.targets.end(),
+                                                     [&](const std::string& target) { return names_table(target, module); });
+  return is_named ? lora.rank_of(module) : 0;
+}
 
 std::size_t Lora::rank_of(std::string_view module) const {
   return static_cast<std::size_t>(number_of(ranks, module, static_cast<double>(rank)));
@@ -198,9 +212,9 @@ class Builder {
     std::sort(all.begin(), all.end(), [](const Linear* a, const Linear* b) { return a->index < b->index; });
     return all;
   }
+  static std::string module_of(const std::string& weight) { return weight.substr(0, weight.rfind('.')); }
   std::string module_of(const Linear& linear) const {
-    const std::string& weight = out_.parameters[static_cast<std::size_t>(linear.weight)].name;
-    return weight.substr(0, weight.rfind('.'));
+    return module_of(out_.parameters[static_cast<std::size_t>(linear.weight)].name);
   }
 
   /// Marks the parameters of Lora::modules_to_save.
@@ -223,6 +237,33 @@ class Builder {
         throw UserError(
             format("`modules to save` '{}' matches no module (such as lm_head, embed_tokens or norm); correct it", module));
     }
+  }
+
+  int add_matrix(std::string name, Shape shape, Init init) {
+    const int index = add(std::move(name), std::move(shape), init);
+    out_.parameters.back().is_adapter = true;
+    return index;
+  }
+
+  /// Adds the adapter of the embedding or the head, if a target names it.
+  Linear table_adapter(const std::string& table) {
+    const std::string module = module_of(table);
+    const Lora& lora = config_.lora;
+    const bool is_head = table == names_.head;
+    const std::size_t rank = table_rank(config_, table), V = config_.vocab_size, C = config_.width;
+    if (rank == 0) return {};
+    const bool trains_rows = !(is_head && !config_.tied_embeddings ? lora.head_tokens : lora.tokens).empty();
+    if (trains_rows || trains_whole(config_, table))
+      throw UserError(format(
+          "{} is in `targets of adapters`, and {} (a table is trained by an adapter, by rows or as a whole); leave one out",
+          module, trains_rows ? "rows of it are trained, too" : "in `modules to save`"));
+    Linear adapter{.in = is_head ? C : V, .out = is_head ? V : C};
+    adapter.rank = rank, adapter.scale = static_cast<float>(lora.scale_of(module));
+    const Init of_a = is_head ? uniform(1 / std::sqrt(static_cast<float>(C))) : constant(0);
+    adapter.lora_a = add_matrix(module + (is_head ? lora_a_suffix : embedding_a_suffix), {rank, adapter.in}, of_a);
+    adapter.lora_b = add_matrix(module + (is_head ? lora_b_suffix : embedding_b_suffix), {adapter.out, rank},
+                                is_head ? constant(0) : normal(1));
+    return adapter;
   }
 
   void add_adapters() {
@@ -259,22 +300,24 @@ class Builder {
               format("adapters of {} are not supported (it has the gate and the up projection in one matrix); use adapters of "
                      "other projections: {}",
                      module, fmt::join(supported, ", ")));
-        const auto add_matrix = [&](const char* name, Shape shape, Init init) {
-          const int index = add(module + name, std::move(shape), init);
-          out_.parameters.back().is_adapter = true;
-          return index;
-        };
         linear->rank = lora.rank_of(module), linear->scale = static_cast<float>(lora.scale_of(module));
-        linear->lora_a =
-            add_matrix(".lora_A.weight", {linear->rank, linear->in}, uniform(1 / std::sqrt(static_cast<float>(linear->in))));
-        linear->lora_b = add_matrix(".lora_B.weight", {linear->out, linear->rank}, constant(0));
+        linear->lora_a = add_matrix(module + lora_a_suffix, {linear->rank, linear->in},
+                                    uniform(1 / std::sqrt(static_cast<float>(linear->in))));
+        linear->lora_b = add_matrix(module + lora_b_suffix, {linear->out, linear->rank}, constant(0));
       }
+    }
+    block_ = -1;
+    out_.embedding_adapter = table_adapter(names_.token_table), out_.head_adapter = table_adapter(names_.head);
+    for (const std::string* const table : {&names_.token_table, &names_.head}) {
+      const std::string module = module_of(*table);
+      for (std::size_t i = 0; i < used.size(); ++i)
+        if (names_table(lora.targets[i], module)) used[i] = true;
+      supported.push_back(module.substr(module.rfind('.') + 1));
     }
     for (std::size_t i = 0; i < used.size(); ++i)
       if (!used[i])
-        throw UserError(format(
-            "`targets of adapters` '{}' matches no projection of a block (those that can have adapters are {}); correct it",
-            lora.targets[i], fmt::join(supported, ", ")));
+        throw UserError(format("`targets of adapters` '{}' matches no module (those that can have adapters are {}); correct it",
+                               lora.targets[i], fmt::join(supported, ", ")));
     for (const auto& [what, numbers] : {std::pair("ranks", &lora.ranks), std::pair("alphas", &lora.alphas)})
       for (const auto& [name, number] : *numbers)
         if (std::none_of(out_.parameters.begin(), out_.parameters.end(), [&, &name = name](const Parameter& parameter) {
@@ -336,10 +379,14 @@ std::vector<std::vector<std::size_t>> parameters_by_stage(const ModelParameters&
   const auto use = [](std::vector<std::size_t>& stage, int index) {
     if (index >= 0) stage.push_back(static_cast<std::size_t>(index));
   };
-  for (const int index : {model.token_table, model.position_table}) use(stages.front(), index);
+  for (const int index :
+       {model.token_table, model.position_table, model.embedding_adapter.lora_a, model.embedding_adapter.lora_b})
+    use(stages.front(), index);
   for (std::size_t p = 0; p < model.parameters.size(); ++p)
     if (model.parameters[p].block >= 0) stages[static_cast<std::size_t>(model.parameters[p].block) + 1].push_back(p);
-  for (const int index : {model.final_norm.gain, model.final_norm.bias, model.head}) use(stages.back(), index);
+  for (const int index :
+       {model.final_norm.gain, model.final_norm.bias, model.head, model.head_adapter.lora_a, model.head_adapter.lora_b})
+    use(stages.back(), index);
   for (const auto& [rows, stage] :
        {std::pair(&model.embedding_rows, &stages.front()), std::pair(&model.head_rows, &stages.back())})
     for (const TableRows& some : *rows)

@@ -77,17 +77,22 @@ struct TableRows {
 };
 
 struct ModelParameters {
-  std::vector<Parameter>
-      parameters;  // embedding, blocks in order, final norm, head; then the adapters of the blocks in order, and rows of tokens
+  std::vector<Parameter> parameters;  // embedding, blocks in order, final norm, head; then the adapters of the blocks in order,
+                                      // of the embedding and of the head, and rows of tokens
   int token_table = -1, position_table = -1;
   std::vector<BlockParameters> blocks;
   Norm final_norm;
   int head = -1;                                     // [V, C]; equal to token_table if the two are tied
   std::vector<TableRows> embedding_rows, head_rows;  // for all tokens, in order
+  Linear embedding_adapter, head_adapter;            // only their adapters, with the sizes; lora_a is -1 if there is none
 };
 
 /// Returns true if a target of adapters (Lora::targets) means the projection with this module name.
 bool is_target(std::string_view target, std::string_view module);
+
+/// The rank of the adapter of the embedding or the head, by the name of its weight; 0 if it has none. Targets must name them:
+/// all-linear and globs mean projections.
+std::size_t table_rank(const TransformerConfig& config, std::string_view table);
 
 /// Returns true if a parameter is part of a module whose name ends with `module` (Lora::modules_to_save).
 bool is_part_of(std::string_view parameter, std::string_view module);

@@ -154,7 +154,7 @@ struct Scratch {
   std::size_t d_up = activation.take_values(is_gated(c.activation) ? R * F : 0);
   std::size_t d_branch = branch.take_values(R * C);
   // Head: [R,C], [R,2], [R], on CPUs targets [R], [chunk]; then [chunk, aligned V] or, if that is larger, [V] in fp32; then
-  // fp32 [chunk,C].
+  // fp32 [chunk,C]. Its adapter: [chunk,rank], fp32 [chunk,rank] and, with dropout, [R,C].
   Offsets head = small;
   std::size_t norm = head.take_values(R * C), stats = head.take(2 * R), loss = head.take(R);
   std::size_t targets = head.take(is_host(device.kind) ? R : 0);
@@ -163,6 +163,9 @@ struct Scratch {
   std::size_t logits =
       head.take_values(std::max(chunk, sizeof(float) / size_of(type)) * round_up(c.vocab_size, device.logits_alignment));
   std::size_t d_norm = head.take(chunk * C);
+  std::size_t head_rank = c.lora.rank > 0 ? table_rank(c, find_family(c.family).names.head) : 0;
+  std::size_t head_hidden = head.take_values(chunk * head_rank), head_d_hidden = head.take(chunk * head_rank);
+  std::size_t head_dropped = head.take_values(head_rank > 0 && c.lora.dropout > 0 ? R * C : 0);
   std::size_t without_mlp = std::max({block.end(), branch.end(), head.end()}), numel = std::max(without_mlp, activation.end());
 };
 
@@ -193,8 +196,9 @@ struct DecodingScratch {
   std::size_t joined =
       prompt.take_values(c.sliding_window > 0 && c.sliding_window < cache.positions ? cache.positions * cached_width(c) : 0);
   std::size_t scores = answer.take(S * c.heads * cache.positions);
-  // Head: [S,C], [S,2], fp32 [S,V].
+  // Head: [S,C], [S,2], fp32 [S,V]; its adapter: [S,rank].
   std::size_t norm = head.take_values(S * c.width), stats = head.take(2 * S), logits = head.take(S * c.vocab_size);
+  std::size_t head_hidden = head.take_values(S * others.head_rank);
   std::size_t numel = std::max({prompt.end(), answer.end(), head.end()});
 };
 
@@ -333,6 +337,17 @@ class StageKernels {
     kernels::gemm(context.stream, Trans::no, Trans::yes, R(), linear.out, rank,
                   adapter_hidden(linear, adapter_input(linear, x)), rank, weight(linear.lora_b), rank, y, stride, Write::add);
   }
+  /// Computes hidden[rows,rank] = scale * input[rows,in] A^T, the hidden numbers of a projection's adapter.
+  void adapter_hidden(const Linear& linear, const E* input, std::size_t rows, E* hidden) const {
+    kernels::gemm(context.stream, Trans::no, Trans::yes, rows, linear.rank, linear.in, input, linear.in, weight(linear.lora_a),
+                  linear.in, hidden, linear.rank, Write::overwrite);
+    scale_hidden(linear, hidden, rows);
+  }
+  /// Multiplies x[rows,rank] by the scale of the adapter, in place.
+  void scale_hidden(const Linear& linear, E* x, std::size_t rows) const {
+    const kernels::DropoutMask drops_nothing = {.scale = linear.scale};
+    kernels::dropout(context.stream, x, x, rows, linear.rank, drops_nothing);
+  }
   /// linear_forward(), and adds the bias in the same pass if the device fuses biases. Returns the bias that is left to add, or
   /// null.
   const E* linear_bias_forward(const Linear& linear, const E* x, E* y, std::size_t stride) const {
@@ -435,25 +450,18 @@ class StageKernels {
   /// Computes scale * input[R,in] A^T, in scratch.
   const E* adapter_hidden(const Linear& linear, const E* input) const {
     E* const hidden = scratch_values(scratch.hidden);
-    kernels::gemm(context.stream, Trans::no, Trans::yes, R(), linear.rank, linear.in, input, linear.in, weight(linear.lora_a),
-                  linear.in, hidden, linear.rank, Write::overwrite);
-    return scaled(linear, hidden);
+    adapter_hidden(linear, input, R(), hidden);
+    return hidden;
   }
   /// The gradient of input A^T, which linear_backward_parameters() computes and linear_backward_input() reads.
   E* d_hidden(const Linear& linear) const { return scratch_values(scratch.d_hidden + linear.index * scratch.hidden_distance); }
-  /// Multiplies x[R,rank] by the scale of the adapter, in place.
-  const E* scaled(const Linear& linear, E* x) const {
-    const kernels::DropoutMask drops_nothing = {.scale = linear.scale};
-    kernels::dropout(context.stream, x, x, R(), linear.rank, drops_nothing);
-    return x;
-  }
   /// Computes d_hidden, and the gradients of A and B. The input's product with A is computed again, not saved.
   void adapter_backward(const Linear& linear, const E* x, const E* dy, std::size_t stride, Write write) const {
     const std::size_t rank = linear.rank;
     E* const d_hidden_of = d_hidden(linear);
     kernels::gemm(context.stream, Trans::no, Trans::no, R(), rank, linear.out, dy, stride, weight(linear.lora_b), rank,
                   d_hidden_of, rank, Write::overwrite);
-    scaled(linear, d_hidden_of);
+    scale_hidden(linear, d_hidden_of, R());
     const E* const input = adapter_input(linear, x);
     if (float* d_a = gradient(linear.lora_a))
       kernels::gemm(context.stream, Trans::yes, Trans::no, rank, linear.in, R(), d_hidden_of, rank, input, linear.in, d_a,

@@ -51,6 +51,8 @@ ModelSizes Transformer::sizes(BatchShape shape, DType type, const kernels::Cache
           .scratch = scratch * sizeof(float),
           .saved_in_pieces = std::vector(divides ? config_.layers : 0, (in_pieces.kept + in_pieces.cheap) * sizeof(float)),
           .scratch_in_pieces = divides ? std::max(scratch_in_pieces, of_piece) * sizeof(float) : 0,
+          .first_uses_scratch = uses_.embedding_adapter.lora_a >= 0,
+          .first_backward_reads = uses_.embedding_adapter.lora_a >= 0,
           .inputs = batch,
           .targets = batch,
           .losses = shape.rows() * sizeof(float),
@@ -89,12 +91,15 @@ double Transformer::flops_per_token(std::size_t T) const {
   const std::size_t table = numel(parameters_[static_cast<std::size_t>(uses_.token_table)].shape);
   std::size_t multiplied = parameter_count() - table + (c.tied_embeddings ? table : 0);
   if (uses_.position_table >= 0) multiplied -= numel(parameters()[static_cast<std::size_t>(uses_.position_table)].shape);
+  if (const int a = uses_.embedding_adapter.lora_a; a >= 0)  // a table, too
+    multiplied -= numel(parameters_[static_cast<std::size_t>(a)].shape);
   double pairs = 0;  // per token, in all layers
   for (std::size_t layer = 0; layer < c.layers; ++layer)
     pairs += kernels::visible_pairs(T, c.window_of(layer)) / static_cast<double>(T);
   std::size_t adapters = 0;
   for (std::size_t p = 0; p < parameters_.size(); ++p)
-    if (parameters_[p].is_adapter && (static_cast<int>(p) != uses_.token_table || c.tied_embeddings))
+    if (const int index = static_cast<int>(p); parameters_[p].is_adapter && index != uses_.embedding_adapter.lora_a &&
+                                               (index != uses_.token_table || c.tied_embeddings))
       adapters += numel(parameters_[p].shape);
   multiplied -= adapters;
   const double of_weights = c.lora.rank > 0 ? 4 : 6;  // frozen weights need no products for their gradients

@@ -76,9 +76,8 @@ Cost StageWork::embedding_backward() const {
 
 /// Logits are written, read for the loss, and replaced by their gradient, which two matrix products read.
 Cost StageWork::head() const {
-  const double table = real(c_.vocab_size) * real(c_.width);
-  const double wanted = trained_matrices_.back() > 0 ? 3 : 2;
-  return {.product_flops = 2 * wanted * R_ * table, .memory_bytes = numbers(6 * real(c_.width) + 3 * real(c_.vocab_size))};
+  return {.product_flops = 2 * R_ * (2 * matrices_.back() + trained_matrices_.back()),
+          .memory_bytes = numbers(6 * real(c_.width) + 3 * real(c_.vocab_size))};
 }
 
 /// The FLOPs of one matrix product of attention, such as q k^T.

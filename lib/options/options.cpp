@@ -241,8 +241,8 @@ void add_adapter_options(OptionTable& table, TrainOptions& o) {
   table.number("lora-dropout", "P", o.lora.dropout, "Drop elements of the inputs of adapters.", "from 0 to below 1", below_1);
   table
       .list("lora-targets", "NAMES", o.lora.targets,
-            "Projections that get adapters: names of modules, as in 'q_proj,v_proj', or shell globs over module names; "
-            "all-linear: all projections of the blocks.")
+            "Modules that get adapters: names, as in 'q_proj,v_proj' or 'embed_tokens,lm_head', or shell globs over names of "
+            "projections of the blocks; all-linear: all of these projections.")
       .alias("lora-target-modules")
       .alias("target-modules")
       .unset("as in PEFT, those to queries and values")

@@ -85,26 +85,30 @@ std::optional<NodeTraffic> traffic_of_nodes(const RunContext& run, const Machine
   return NodeTraffic{nodes, traffic.rank.total(), by_rings ? traffic.ring_out_of_node : traffic.out_of_node};
 }
 
-/// The number of projections of the first block with adapters that have one.
-std::size_t adapters_of_block(const Transformer& model) {
+/// "7 projections of a block, embedding, head": the modules with adapters, in the first block that has some.
+std::string adapted_modules(const Transformer& model) {
   std::size_t count = 0;
   int block = -1;
   for (const Parameter& parameter : model.parameters()) {
-    if (!parameter.is_adapter || parameter.name.find(".lora_") == std::string::npos) continue;
+    if (parameter.block < 0 || parameter.name.find(".lora_") == std::string::npos) continue;
     if (block < 0) block = parameter.block;
     count += parameter.block == block;
   }
-  return count / 2;
+  std::vector<std::string> parts;
+  if (count > 0) parts.push_back(format("{} of a block", plural(count / 2, "projection")));
+  if (model.uses().embedding_adapter.lora_a >= 0) parts.emplace_back("embedding");
+  if (model.uses().head_adapter.lora_a >= 0) parts.emplace_back("head");
+  return format("{}", fmt::join(parts, ", "));
 }
 
 /// The adapters of a run for the start line, which the page shows.
 nlohmann::json adapter_fields(const Transformer& model, const BaseModel& base) {
   const TransformerConfig& config = model.config();
-  std::set<std::string> targets;  // the last names of the projections, as "q_proj"
+  std::set<std::string> targets;  // the last names of the modules, as "q_proj"
   for (const Parameter& parameter : model.parameters())
     if (const std::size_t end = parameter.name.find(".lora_"); end != std::string::npos) {
-      const std::filesystem::path projection = parameter.name.substr(0, end);
-      targets.insert(projection.extension().string().substr(1));
+      const std::string module = parameter.name.substr(0, end);
+      targets.insert(module.substr(module.rfind('.') + 1));
     }
   return {{"rank", config.lora.rank},
           {"alpha", config.lora.alpha},
@@ -494,9 +498,9 @@ void announce(const RunContext& run, const Machine& machine, const ShardedModel&
              plural(transformer.blocks.size(), "block"), transformer.config().width, model.placement().name,
              plural(run.world.size(), "rank"), plural(cut.sequences_per_update(), "sequence"), cut.T));
   if (const auto& [lora, type] = std::tie(transformer.config().lora, transformer.config().base_type); lora.rank > 0)
-    say(format("adapters: rank {}, scale {:.4g}, {} of a block; base model {}{} with checksum {}", lora.rank, lora.scale(),
-               plural(adapters_of_block(transformer), "projection"), origin.base->path,
-               type ? format(" in {}", kernels::name_of(*type)) : "", checksum_text(origin.base->sum)));
+    say(format("adapters: rank {}, scale {:.4g}, {}; base model {}{} with checksum {}", lora.rank, lora.scale(),
+               adapted_modules(transformer), origin.base->path, type ? format(" in {}", kernels::name_of(*type)) : "",
+               checksum_text(origin.base->sum)));
   const int shard_ranks = model.mesh().shard().size();
   const std::optional<NodeTraffic> traffic = traffic_of_nodes(run, machine, model);
   if (traffic && run.world.size() > 1) say(describe_traffic(shard_ranks, machine.node->size(), *traffic));

@@ -29,7 +29,7 @@ const Tensors queries_and_values = adapters_of({"q_proj", "v_proj"});
 
 /// Why PEFT's folder with these changes to its config is refused; empty if it is read.
 std::string refusal(const std::string& changes, const Tensors& tensors = queries_and_values,
-                    std::vector<std::string>* warnings = nullptr) {
+                    std::vector<std::string>* warnings = nullptr, const TransformerConfig& base = llama_config()) {
   const TemporaryFolder folder;
   json config = {{"peft_type", "LORA"}, {"r", 2}, {"lora_alpha", 4}, {"target_modules", {"q_proj", "v_proj"}}};
   config.update(parse_json("{" + changes + "}"));
@@ -39,8 +39,10 @@ std::string refusal(const std::string& changes, const Tensors& tensors = queries
   for (const auto& [name, shape] : tensors) named.emplace_back("base_model.model." + name, shape), bytes += numel(shape) * 4;
   write_file(folder.path() / "adapter_model.safetensors", safetensors_header(named) + std::string(bytes, '\0'));
   try {
-    const Adapter adapter = open_adapter(folder.path(), llama_config(), warnings);
-    BOOST_TEST(adapter.tensors->names().size() == tensors.size());
+    const Adapter adapter = open_adapter(folder.path(), base, warnings);
+    const auto copies = std::count_if(tensors.begin(), tensors.end(),
+                                      [](const auto& one) { return one.first.ends_with(".base_layer.weight"); });
+    BOOST_TEST(adapter.tensors->names().size() + static_cast<std::size_t>(copies) == tensors.size());
     return "";
   } catch (const UserError& error) {
     return error.what();
@@ -93,8 +95,8 @@ BOOST_AUTO_TEST_CASE(another_config_is_refused) {
            {R"("layers_to_transform": [0, 1], "layers_pattern": "blocks")", "adapters of 4 modules that it leaves out"},
            {R"("target_modules": ".*[qv]_proj", "layers_to_transform": [0, 1])",
             "layers_to_transform (PEFT takes it only with a list"},
-           {R"("target_modules": ["q_proj", "v_proj", "lm_head"])", "adapters of lm_head (only projections"},
-           {R"("target_modules": ["q_proj", "v_proj", "embed_tokens"])", "adapters of model.embed_tokens (only projections"},
+           {R"("target_modules": ["q_proj", "v_proj", "lm_head"])", "1 module without an adapter: lm_head"},
+           {R"("target_modules": ["q_proj", "v_proj", "embed_tokens"])", "1 module without an adapter: model.embed_tokens"},
            {R"("modules_to_save": ["lm_head"])", "lm_head.weight: it is missing"},
            {R"("modules_to_save": ["heads"])", "`modules to save` 'heads' matches no module"},
            {R"("modules_to_save": "lm_head")", "modules_to_save \"lm_head\" (a list of names is read)"},
@@ -116,12 +118,46 @@ BOOST_AUTO_TEST_CASE(missing_and_other_tensors_are_refused) {
            {without("layers.1."), "2 modules without an adapter: model.layers.1.self_attn.q_proj"},
            {without("layers.0.self_attn.q_proj.lora_B"), "layers.0.self_attn.q_proj.lora_B.weight: it is missing"},
            {without("layers.0.self_attn.q_proj.lora_A"), "layers.0.self_attn.q_proj.lora_A.weight: it is missing"},
-           {with("model.embed_tokens.lora_embedding_A", {2, 41}), "has adapters of model.embed_tokens (only projections"},
-           {with("lm_head.base_layer.weight", {41, 20}), "has adapters of lm_head (only projections"},
+           {with("model.embed_tokens.lora_embedding_A", {2, 41}),
+            "adapters of 1 module that it leaves out: model.embed_tokens"},
+           {with("lm_head.base_layer.weight", {41, 20}), "has the tensor lm_head.base_layer.weight (only projections"},
+           {with("model.norm.lora_A.weight", {2, 20}), "has adapters of another model"},
            {with("model.norm.weight", {20}), "has the tensor model.norm.weight (only projections"},
            {with("model.layers.0.self_attn.q_proj.bias", {20}), "has the tensor model.layers.0.self_attn.q_proj.bias"},
            {with("model.layers.7.self_attn.q_proj.lora_A.weight", {2, 20}), "has adapters of another model"}})
     CHECK_CONTAINS(refusal("", tensors), text);
+}
+
+// The embedding and the head: PEFT also writes copies of the base model's tables.
+BOOST_AUTO_TEST_CASE(adapters_of_the_embedding_and_the_head_are_read) {
+  const std::string both = R"("target_modules": ["q_proj", "v_proj", "embed_tokens", "lm_head"])";
+  Tensors tensors = adapters_of({"q_proj", "v_proj", "embed_tokens", "lm_head"});
+  BOOST_TEST(tensors.size() == queries_and_values.size() + 4);
+  BOOST_TEST(refusal(both, tensors) == "");
+  const auto [V, C] = std::pair(llama_config().vocab_size, llama_config().width);
+  for (const char* module : {"model.embed_tokens", "lm_head"})
+    tensors.emplace_back(module + std::string(".base_layer.weight"), Shape{V, C});
+  std::vector<std::string> warnings;
+  BOOST_TEST(refusal(both, tensors, &warnings) == "");
+  BOOST_TEST_REQUIRE(warnings.size() == 3u);
+  CHECK_CONTAINS(warnings[0], "model.embed_tokens.base_layer.weight is not read from adapter_model.safetensors");
+  CHECK_CONTAINS(warnings[1], "lm_head.base_layer.weight is not read from adapter_model.safetensors");
+  // As in PEFT, layers_to_transform leaves out the two, unless their whole names are given.
+  CHECK_CONTAINS(refusal(both + R"(, "layers_to_transform": [0, 1])", tensors),
+                 "adapters of 1 module that it leaves out: model.embed_tokens");
+  BOOST_TEST(
+      refusal(R"("target_modules": ["q_proj", "v_proj", "model.embed_tokens", "lm_head"], "layers_to_transform": [0, 1])",
+              tensors) == "");
+  CHECK_CONTAINS(refusal(both + R"(, "rank_pattern": {"lm_head": 3})", tensors),
+                 "its shape is [2, 20] in the source, but [3, 20]");
+  CHECK_CONTAINS(refusal(both + R"(, "modules_to_save": ["lm_head"])", tensors),
+                 "adapters of 1 module that it leaves out: lm_head");
+  TransformerConfig tied = llama_config();
+  tied.tied_embeddings = true;
+  BOOST_TEST(refusal(both, tensors, nullptr, tied) == "");
+  CHECK_CONTAINS(refusal(both + R"(, "ensure_weight_tying": true)", tensors, nullptr, tied),
+                 "ensure_weight_tying and adapters of model.embed_tokens");
+  BOOST_TEST(refusal(both + R"(, "ensure_weight_tying": true)", tensors) == "");  // nothing is tied
 }
 
 BOOST_AUTO_TEST_CASE(an_unknown_base_model_is_named) {

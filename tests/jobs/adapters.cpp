@@ -15,6 +15,7 @@ namespace {
 const std::string tokens = (golden_folder("llama-gqa") / "train.bin").string();
 const std::string base = golden_folder("llama-gqa").string();
 const std::string lora = " --lora-rank 3 --lora-alpha 5 --lora-targets all-linear";
+const std::string with_tables = lora + ",embed_tokens,lm_head";  // of an untied Llama
 
 Outcome train(const fs::path& folder, int np, const std::string& save_dir, int updates, const std::string& more) {
   return run(folder, mpirun(np, "fsdp-train",
@@ -47,7 +48,7 @@ double loss_of(const fs::path& folder, const std::string& words) {
 BOOST_AUTO_TEST_CASE(they_resume_bit_for_bit) {
   const auto folder = fresh_folder();
   for (const std::string precision : {"fp32", "bf16"}) {
-    const std::string all = "--model " + base + lora + " --lora-dropout 0.2 --precision " + precision,
+    const std::string all = "--model " + base + with_tables + " --lora-dropout 0.2 --precision " + precision,
                       straight = "straight-" + precision, stopped = "stopped-" + precision;
     const Outcome whole = train(folder, 2, straight, 6, all);
     expect_done(whole);
@@ -63,7 +64,7 @@ BOOST_AUTO_TEST_CASE(they_resume_bit_for_bit) {
     BOOST_TEST(start["plan_peak_bytes"] == end["mem_peak_bytes"]);
   }
   // Other numbers of ranks and strategies differ only by the order of sums.
-  const std::string all = "--model " + base + lora + " --lora-dropout 0.2";
+  const std::string all = "--model " + base + with_tables + " --lora-dropout 0.2";
   expect_done(train(folder, 3, "moved", 2, all + " --sharding-strategy grad-op"));
   expect_done(train(folder, 1, "moved", 4, all + " --sharding-strategy none"));
   expect_done(train(folder, 2, "moved", 6, all + " --checkpoint-activations"));
@@ -94,7 +95,7 @@ BOOST_AUTO_TEST_CASE(they_become_peft_folders_and_models) {
   const auto folder = fresh_folder();
   for (const std::string family : {"llama-gqa", "gpt2-tied"}) {
     const std::string model = golden_folder(family).string(), saves = "saves-" + family, merged = "merged-" + family;
-    expect_done(train(folder, 2, saves, 5, "--model " + model + lora));
+    expect_done(train(folder, 2, saves, 5, "--model " + model + (family == "llama-gqa" ? with_tables : lora)));
     adapters_of(folder, saves);
     expect_done(program(folder, "fsdp-consolidate " + saves + " " + merged + " --merge --format safetensors --verify"));
     const double expected = loss_of(folder, merged), before = loss_of(folder, model);
@@ -122,7 +123,8 @@ BOOST_AUTO_TEST_CASE(mistakes_are_refused) {
     expect_refused(train(folder, 2, "saves", 4, words), text);
   };
   refused(model + " --lora-rank 0", "--lora-rank");
-  refused(model + " --lora-rank 2 --lora-targets query", "--lora-targets 'query' matches no projection of a block");
+  refused(model + " --lora-rank 2 --lora-targets query",
+          "--lora-targets 'query' matches no module (those that can have adapters are");
   refused(model + " --lora-alpha 2", "--lora-alpha changes nothing (it goes with --lora-rank)");
   refused(model + " --lora-rank 2 --freeze *norm*", "do not go with adapters");
   refused("--arch gpt2 --lora-rank 2", "adapters have no base model");
@@ -173,22 +175,21 @@ BOOST_AUTO_TEST_CASE(mistakes_are_refused) {
   }
 }
 
-// PEFT also adapts the head; here only projections of blocks have adapters.
-BOOST_AUTO_TEST_CASE(adapters_of_the_head_are_refused) {
+// In a tied model, an adapter of the embedding or the head changes only one of them, which no merged model has.
+BOOST_AUTO_TEST_CASE(adapters_of_tied_tables_stay_apart) {
   const auto folder = fresh_folder();
-  expect_done(train(folder, 1, "saves", 1, "--model " + base + " --lora-rank 2"));
-  std::string bytes = adapters_of(folder, "saves");
-  for (const std::string matrix : {"A", "B"}) {
-    const std::string name = "\"base_model.model.model.layers.0.self_attn.q_proj.lora_" + matrix + ".weight\"",
-                      other = "\"base_model.model.lm_head.lora_" + matrix + ".weight\"";
-    const std::size_t at = bytes.find(name);
-    BOOST_TEST_REQUIRE(at != std::string::npos);
-    bytes.replace(at, name.size(), other + std::string(name.size() - other.size(), ' '));
-  }
-  std::ofstream(folder / "saves-peft" / "adapter_model.safetensors") << bytes;
-  fs::remove(folder / "saves-peft" / "adapter_model.safetensors.xxh3");
-  expect_refused(train(folder, 1, "others", 1, "--model " + base + " --adapter saves-peft"),
-                 "PEFT folder saves-peft has adapters of lm_head (only projections of the blocks have adapters here)");
+  const std::string tied = golden_folder("gpt2-tied").string(), targets = " --lora-rank 2 --lora-targets wte,lm_head,c_attn";
+  const Outcome outcome = train(folder, 3, "saves", 3, "--model " + tied + targets + " --lora-dropout 0.1 --lora-layers 0");
+  expect_done(outcome);
+  BOOST_TEST(outcome.says("adapters: rank 2, scale 4, 1 projection of a block, embedding, head;"), outcome.output);
+  adapters_of(folder, "saves");
+  BOOST_TEST(loss_of(folder, "saves") == loss_of(folder, tied + " --adapter saves-peft"), boost::test_tools::tolerance(1e-6));
+  expect_done(run(folder, mpirun(2, "fsdp-generate", split(tied + " --adapter saves-peft --tokenizer bytes"))));
+  const std::string reason = "cannot be merged (the embedding and the head are one table of this model";
+  expect_refused(program(folder, "fsdp-consolidate saves merged --merge"), reason);
+  expect_refused(train(folder, 2, "others", 1, "--finetune-from saves"), reason);
+  expect_refused(train(folder, 2, "others", 1, "--model " + tied + targets + " --modules-to-save wte"),
+                 "transformer.wte is in --lora-targets, and in --modules-to-save");
 }
 
 BOOST_AUTO_TEST_CASE(gate_and_up_in_one_matrix_have_no_adapters) {
@@ -215,8 +216,9 @@ BOOST_AUTO_TEST_CASE(memory_is_that_of_the_plan) {
     BOOST_TEST(row["strategy"] == "full");
     return row["keeping"]["memory"];
   };
-  expect_done(train(folder, 2, "saves", 2, "--bf16 --model " + base + lora));
-  const json small = planned("--ranks-per-node 2 --model " + base + lora), end = metrics(folder / "saves.jsonl", "end").front();
+  expect_done(train(folder, 2, "saves", 2, "--bf16 --model " + base + with_tables));
+  const json small = planned("--ranks-per-node 2 --model " + base + with_tables),
+             end = metrics(folder / "saves.jsonl", "end").front();
   BOOST_TEST(small["plan_peak"] == end["mem_peak_bytes"]);
   const json large = planned("--ranks-per-node 8 --arch llama-2-7b --lora-rank 16");
   const double frozen = 2 * 6738415616.0 / 8, adapters = (2 + 4) * 32 * 2 * 16 * 2 * 4096.0 / 8;

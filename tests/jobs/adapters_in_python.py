@@ -35,7 +35,8 @@ def make(family):
         config = transformers.LlamaConfig(
             vocab_size=256, hidden_size=48, intermediate_size=112, num_hidden_layers=3, num_attention_heads=6,
             num_key_value_heads=2, max_position_embeddings=64, tie_word_embeddings=False, initializer_range=0.1)
-        lora = peft.LoraConfig(r=4, lora_alpha=6, target_modules="all-linear", use_rslora=True)
+        targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "embed_tokens", "lm_head"]
+        lora = peft.LoraConfig(r=4, lora_alpha=6, target_modules=targets, use_rslora=True)
     else:
         config = transformers.GPT2Config(
             vocab_size=256, n_embd=48, n_layer=2, n_head=4, n_positions=64, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
@@ -53,15 +54,15 @@ def tokens_of(path):
 
 def loss_of(model, inputs, targets):
     logits = model(input_ids=inputs).logits
-    return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]).float(), targets.reshape(-1))
+    return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), targets.reshape(-1))
 
 
 def train(name, run):
-    """Updates of 6 sequences of 32 tokens, AdamW with the defaults of PyTorch except rate 1e-2 and no decay."""
+    """Updates of 6 sequences of 32 tokens in fp64, AdamW with the defaults of PyTorch except rate 1e-2 and no decay."""
     lines = [json.loads(line) for line in open(f"{run}.jsonl")]
     losses = [line["loss"] for line in lines if line["type"] == "train"]
     base = transformers.AutoModelForCausalLM.from_pretrained(name)
-    model = peft.PeftModel.from_pretrained(base, f"{name}-start", is_trainable=True)
+    model = peft.PeftModel.from_pretrained(base, f"{name}-start", is_trainable=True).double()
     optimizer = torch.optim.AdamW(
         [p for p in model.parameters() if p.requires_grad], lr=1e-2, betas=(0.9, 0.98), eps=1e-3, weight_decay=0)
     tokens = tokens_of("text.txt")
@@ -73,14 +74,14 @@ def train(name, run):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        worst = max(worst, abs(loss.item() - wanted))
-    mine = peft.get_peft_model_state_dict(model)
+        worst = max(worst, abs(loss.item() - wanted) / wanted)
+    mine = peft.get_peft_model_state_dict(model, save_embedding_layers=False)
     theirs = safetensors.torch.load_file(f"{run}-peft/adapter_model.safetensors")
     assert mine.keys() == theirs.keys(), (sorted(mine)[:3], sorted(theirs)[:3])
     apart = max((mine[key] - theirs[key]).abs().max().item() for key in mine)
-    print(f"{len(losses)} updates: losses differ by {worst:.1e}, adapter weights by {apart:.1e}")
+    print(f"{len(losses)} updates: losses differ by {worst:.1e} of them, adapter weights by {apart:.1e}")
     assert len(losses) == 20 and losses[-1] < losses[0] - 0.3
-    assert worst < 1e-5 and apart < 2e-5  # 1.2e-5 on CPUs whose widest instructions are AVX2
+    assert worst < 1e-6 and apart < 2e-5  # the losses of PEFT in fp32 differ by up to 2e-6
 
 
 def load(name):

@@ -52,13 +52,14 @@ BOOST_AUTO_TEST_CASE(words_and_adapters_are_those_of_transformers) {
         run(folder, split(bin + "/fsdp-generate " + name + " --adapter " + saves + "-peft --prompt frobnicate"));
     BOOST_TEST(said.code == 0, said.output);
   }
-  for (const std::string name : {"tokens", "patterns", "whole", "whole-tied"}) {
+  for (const std::string name : {"tokens", "patterns", "tables-tied", "whole", "whole-tied"}) {
     train(folder, name == "patterns" ? 3 : 2,
           "--model " + name + "-base --adapter " + name +
               "-start --lr 1e-2 --adam-betas (0.9,0.98) --adam-eps 1e-3 --weight-decay 0 --max-update 8 --log-interval 1 "
               "--save-dir " +
               name + " --log-file " + name + ".jsonl");
     must(folder, split(bin + "/fsdp-consolidate " + name + " " + name + "-peft --adapter --verify"));
+    if (name == "tables-tied") continue;  // such adapters cannot be merged
     must(folder, split(bin + "/fsdp-consolidate " + name + " " + name + "-merged --merge --format safetensors --verify"));
   }
   must(folder, {python(), script, "check"});

@@ -38,6 +38,8 @@ starts = {
     "patterns": ("untied", dict(trainable_token_indices={"embed_tokens": [301, 302], "lm_head": [9, 301]},
                                 rank_pattern={"layers.1.self_attn.q_proj": 4, "k_.*": 1}, alpha_pattern={"down_proj": 3},
                                 layers_to_transform=[1], layers_pattern="layers")),
+    # The loss has two tables of rows, of which an adapter changes one: nothing is merged.
+    "tables-tied": ("tied", dict(target_modules=["q_proj", "embed_tokens", "lm_head"], rank_pattern={"lm_head": 3})),
     "whole": ("untied", dict(modules_to_save=["embed_tokens", "lm_head", "norm"])),
     "whole-tied": ("tied", dict(modules_to_save=["embed_tokens"], ensure_weight_tying=True)),
 }
@@ -73,7 +75,7 @@ def make():
     for name, (base, more) in starts.items():
         shutil.copytree(f"{base}-resized", f"{name}-base")
         targets = ["q_proj", "k_proj", "down_proj"]
-        lora = peft.LoraConfig(r=2, lora_alpha=5, target_modules=targets, task_type="CAUSAL_LM", **more)
+        lora = peft.LoraConfig(**(dict(r=2, lora_alpha=5, target_modules=targets, task_type="CAUSAL_LM") | more))
         peft.get_peft_model(load(f"{name}-base"), lora).save_pretrained(f"{name}-start")
     pathlib.Path("text.txt").write_text(line * 40)
     pathlib.Path("words.txt").write_text("\n".join(words) + "\n\n")
@@ -106,7 +108,7 @@ def check_grown(name, padded):
 
 def loss_of(model, inputs, targets):
     logits = model(input_ids=inputs).logits
-    return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]).float(), targets.reshape(-1))
+    return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), targets.reshape(-1))
 
 
 def tokens_of(name):
@@ -114,9 +116,9 @@ def tokens_of(name):
 
 
 def check_training(name):
-    """Updates of 6 sequences of 16 tokens, AdamW with the defaults of PyTorch except rate 1e-2 and no decay."""
+    """Updates of 6 sequences of 16 tokens in fp64, AdamW with the defaults of PyTorch except rate 1e-2 and no decay."""
     losses = [json.loads(text)["loss"] for text in open(f"{name}.jsonl") if json.loads(text)["type"] == "train"]
-    model = peft.PeftModel.from_pretrained(load(f"{name}-base"), f"{name}-start", is_trainable=True)
+    model = peft.PeftModel.from_pretrained(load(f"{name}-base"), f"{name}-start", is_trainable=True).double()
     optimizer = torch.optim.AdamW(
         [p for p in model.parameters() if p.requires_grad], lr=1e-2, betas=(0.9, 0.98), eps=1e-3, weight_decay=0)
     tokens = tokens_of("tied-resized")
@@ -128,21 +130,23 @@ def check_training(name):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        worst = max(worst, abs(loss.item() - wanted))
+        worst = max(worst, abs(loss.item() - wanted) / wanted)
     mine = peft.get_peft_model_state_dict(model, save_embedding_layers=False)
     theirs = safetensors.torch.load_file(f"{name}-peft/adapter_model.safetensors")
     copies = set(mine) - set(theirs)  # of tied tensors
     assert set(theirs) < set(mine) or set(theirs) == set(mine), (sorted(mine), sorted(theirs))
     assert copies <= {"base_model.model.lm_head.weight"}, copies
     apart = max((mine[key] - theirs[key]).abs().max().item() for key in theirs)
-    print(f"{name}: losses differ by {worst:.1e}, adapter weights by {apart:.1e}")
-    assert len(losses) == 8 and losses[-1] < losses[0] - 0.3 and worst < 5e-6 and apart < 2e-5
+    print(f"{name}: losses differ by {worst:.1e} of them, adapter weights by {apart:.1e}")
+    assert len(losses) == 8 and losses[-1] < losses[0] - 0.3 and worst < 1e-6 and apart < 2e-5
     with torch.no_grad():
         inputs = tokens[:96].reshape(6, 16)
         trained = model(input_ids=inputs).logits
         loaded = peft.PeftModel.from_pretrained(load(f"{name}-base"), f"{name}-peft")(input_ids=inputs).logits
-        merged = load(f"{name}-merged")(input_ids=inputs).logits
         assert (trained - loaded).abs().max() < 1e-3, (trained - loaded).abs().max()
+        if name == "tables-tied":
+            return
+        merged = load(f"{name}-merged")(input_ids=inputs).logits
         assert (merged - loaded).abs().max() < 1e-4, (merged - loaded).abs().max()
 
 

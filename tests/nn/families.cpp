@@ -8,6 +8,7 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "nn/family_run.hpp"
+#include "support/golden.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
@@ -34,6 +35,15 @@ BOOST_DATA_TEST_CASE(updates_agree_with_transformers, boost::unit_test::data::ma
 
 BOOST_DATA_TEST_CASE(an_mlp_in_pieces_agrees_with_transformers, boost::unit_test::data::make(kFamilies), family) {
   BOOST_TEST(compare_with_transformers(family, 5) >= 10);
+}
+
+// Adapters of projections, of the embedding and of the head, which may be tied.
+BOOST_DATA_TEST_CASE(adapters_agree_with_peft, boost::unit_test::data::make({0, 4}), piece_rows) {
+  const json references = read_json(std::filesystem::path(FSDP_TEST_DATA) / "families" / "adapters.json");
+  BOOST_TEST(references["cases"].size() == 6u);
+  for (const json& one : references["cases"])
+    BOOST_TEST(compare_with_transformers(one, references["rate"], static_cast<std::size_t>(piece_rows)) < 1e-6,
+               one["lora"].dump());
 }
 
 BOOST_AUTO_TEST_CASE(configurations_survive_being_written) {

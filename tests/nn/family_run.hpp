@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "families.hpp"
@@ -9,14 +10,29 @@
 
 namespace fsdp::test {
 
-/// Runs plain gradient descent. Returns the largest relative difference of loss and gradient norm from the reference. If
-/// piece_rows is not 0, blocks compute their MLP in pieces of at most this many rows.
+/// The adapters of a case, from the arguments of PEFT's LoraConfig.
+inline Lora lora_of(const nlohmann::json& one) {
+  const nlohmann::json config = one.value("lora", nlohmann::json::object());
+  Lora lora = {.rank = config.value("r", std::size_t{0}),
+               .alpha = config.value("lora_alpha", 8.0),
+               .rank_stabilized = config.value("use_rslora", false),
+               .targets = config.value("target_modules", std::vector<std::string>())};
+  for (const auto& [key, numbers] : {std::pair("rank_pattern", &lora.ranks), std::pair("alpha_pattern", &lora.alphas)})
+    for (const auto& [name, number] : config.value(key, std::map<std::string, double>())) numbers->emplace_back(name, number);
+  return lora;
+}
+
+/// Runs plain gradient descent of all parameters or, if the case has some, of adapters. Returns the largest relative difference
+/// of loss and gradient norm from the reference. If piece_rows is not 0, blocks compute their MLP in pieces of at most this
+/// many rows.
 inline double compare_with_transformers(const nlohmann::json& one, double rate, std::size_t piece_rows) {
-  const TransformerConfig config = config_from_json(one["config"]);
+  const TransformerConfig config = with_lora(config_from_json(one["config"]), lora_of(one));
   const std::size_t B = one["B"], T = one["T"];
   const bool in_pieces = piece_rows > 0 && piece_rows < B * T;
   ModelRun run(config, T, make_host_stream(), in_pieces ? with_pieces_of(piece_rows) : kernels::traits_of_cpu());
   for (std::size_t p = 0; p < run.weights.size(); ++p) run.weights[p] = formula_values(run.model.parameters()[p]);
+  for (std::size_t p = 0; p < run.weights.size() && config.lora.rank > 0; ++p)
+    run.trainable.push_back(run.model.parameters()[p].is_adapter);
   const std::vector<std::int32_t> tokens = formula_tokens(config.vocab_size, one["steps"].size() * B * T + 1);
   double worst = 0;
   for (std::size_t u = 0; u < one["steps"].size(); ++u) {
@@ -26,7 +42,7 @@ inline double compare_with_transformers(const nlohmann::json& one, double rate, 
                         static_cast<double>(B * T);
     double squares = 0;
     for (std::size_t p = 0; p < run.weights.size(); ++p)
-      for (std::size_t i = 0; i < run.weights[p].size(); ++i) {
+      for (std::size_t i = 0; i < run.weights[p].size() && !run.frozen(p); ++i) {
         squares += double{run.gradients[p][i]} * run.gradients[p][i];
         run.weights[p][i] -= static_cast<float>(rate) * run.gradients[p][i];
       }

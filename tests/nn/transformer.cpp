@@ -91,6 +91,20 @@ const Case kCases[] = {
                                                      c.family = "qwen3", c.qk_norm = true, c.head_size = 8;
                                                      c.lora = {5, 1, 0.2, false, {"all-linear"}};
                                                    })},
+    {"gpt2, adapters of embedding and head", changed(tiny_gpt2(),
+                                                     [](auto& c) {
+                                                       c.tied_embeddings = false;
+                                                       c.lora = {3, 2, 0.2, false, {"wte", "lm_head", "c_attn"}};
+                                                       c.lora.ranks = {{"lm_head", 5}};
+                                                     })},
+    {"gpt2, adapters of tied embedding and head", changed(tiny_gpt2(),
+                                                          [](auto& c) {
+                                                            c.lora = {3, 4, 0, true, {"wte", "lm_head"}};
+                                                          })},
+    {"xglm, adapters of scaled embedding and tied head", changed(tiny_xglm(),
+                                                                 [](auto& c) {
+                                                                   c.lora = {2, 1, 0.2, false, {"embed_tokens", "lm_head"}};
+                                                                 })},
     {"mistral, a window", changed(tiny_llama(), [](auto& c) { c.family = "mistral", c.head_size = 4, c.sliding_window = 3; })},
     {"qwen2, windows from the second layer on",
      changed(tiny_llama(), [](auto& c) { c.family = "qwen2", c.qkv_bias = true, c.sliding_window = 4, c.window_from = 1; })},
@@ -204,8 +218,8 @@ BOOST_DATA_TEST_CASE(a_document_among_others_is_computed_as_if_it_were_alone, bo
   }
 }
 
-// A projection with an adapter is one with the weight W + scale * B A. In the base model's gradient dW of that weight, the
-// adapter's gradients are scale * B^T dW and scale * dW A^T.
+// A module with an adapter is one with the weight W + scale * B A. In the base model's gradient dW of that weight, the
+// adapter's gradients are scale * B^T dW and scale * dW A^T. Few targets count, so that logits are computed for some rows.
 BOOST_DATA_TEST_CASE(adapters_are_changes_of_weights,
                      boost::unit_test::data::make({Case{"gpt2", tiny_gpt2()}, Case{"llama", tiny_llama()},
                                                    Case{"opt", tiny_opt()}}) *
@@ -214,32 +228,39 @@ BOOST_DATA_TEST_CASE(adapters_are_changes_of_weights,
   const TransformerConfig& base = test_case.config;
   TransformerConfig config = base;
   config.lora = {3, 4.5, 0.1, stabilized, {"all-linear"}};
+  if (!base.tied_embeddings) config.lora.targets.insert(config.lora.targets.end(), {"embed_tokens", "lm_head"});
   test::ModelRun adapted(config), merged(base);
   adapted.randomize(5, 0.2f);
   const auto& parameters = adapted.model.parameters();
   const std::size_t count = merged.weights.size(), r = config.lora.rank;
-  BOOST_TEST_REQUIRE(parameters.size() == count + 2 * (base.family == "llama" ? 14u : base.family == "opt" ? 12u : 8u));
+  BOOST_TEST_REQUIRE(parameters.size() == count + 2 * (base.family == "llama" ? 16u : base.family == "opt" ? 12u : 8u));
   const auto scale = static_cast<float>(stabilized ? 4.5 / std::sqrt(3.0) : 1.5);
   struct Place {
     std::size_t weight, a, in, out;
     bool in_out;
   };
   std::vector<Place> places;
-  for (std::size_t p = 0; p < count; ++p) merged.weights[p] = adapted.weights[p];
-  for (std::size_t a = count; a < parameters.size(); a += 2) {
-    const std::string module = parameters[a].name.substr(0, parameters[a].name.find(".lora_A"));
+  std::vector<std::size_t> whole;  // the places of the base model's parameters
+  for (std::size_t p = 0; p < parameters.size(); ++p)
+    if (!parameters[p].is_adapter) merged.weights[whole.size()] = adapted.weights[p], whole.push_back(p);
+  for (std::size_t a = 0; a < parameters.size(); ++a) {
+    if (!parameters[a].is_adapter) continue;
+    const std::string module = parameters[a].name.substr(0, parameters[a].name.find(".lora_"));
     std::size_t w = 0;
-    while (parameters[w].name != module + ".weight") ++w;
-    BOOST_TEST(parameters[w].block == parameters[a].block);
-    places.push_back({w, a, parameters[a].shape[1], parameters[a + 1].shape[0], base.family == "gpt2"});
+    while (parameters[whole[w]].name != module + ".weight") ++w;
+    BOOST_TEST(parameters[whole[w]].block == parameters[a].block);
+    const bool is_embedding = parameters[a].name == module + embedding_a_suffix;
+    places.push_back({w, a, parameters[a].shape[1], parameters[a + 1].shape[0], base.family == "gpt2" || is_embedding});
     const auto& [weight, first, in, out, in_out] = places.back();
     for (std::size_t o = 0; o < out; ++o)
       for (std::size_t i = 0; i < in; ++i)
         for (std::size_t k = 0; k < r; ++k)
           merged.weights[w][in_out ? i * out + o : o * in + i] +=
               scale * adapted.weights[a + 1][o * r + k] * adapted.weights[a][k * in + i];
+    ++a;
   }
-  const Batch batch({2, 9}, base.vocab_size, 6);
+  Batch batch({2, 9}, base.vocab_size, 6);
+  for (const std::size_t uncounted : {0, 1, 2, 5, 6, 7, 9, 10, 14, 15, 17}) batch.targets[uncounted] = -1;
   const double loss = adapted.loss_and_gradients(batch.tokens.data(), batch.targets.data(), batch.shape, 1, Write::overwrite),
                expected =
                    merged.loss_and_gradients(batch.tokens.data(), batch.targets.data(), batch.shape, 1, Write::overwrite);
@@ -250,7 +271,7 @@ BOOST_DATA_TEST_CASE(adapters_are_changes_of_weights,
     for (const float value : wanted) largest = std::max(largest, std::abs(double{value}));
     for (std::size_t i = 0; i < found.size(); ++i) worst = std::max(worst, std::abs(double{found[i]} - wanted[i]) / largest);
   };
-  for (std::size_t p = 0; p < count; ++p) compare(adapted.gradients[p], merged.gradients[p]);
+  for (std::size_t p = 0; p < count; ++p) compare(adapted.gradients[whole[p]], merged.gradients[p]);
   for (const auto& [w, a, in, out, in_out] : places) {
     std::vector<float> d_a(r * in), d_b(out * r);
     for (std::size_t o = 0; o < out; ++o)
@@ -333,18 +354,39 @@ BOOST_AUTO_TEST_CASE(adapters_have_the_targets_of_peft) {
   BOOST_TEST(adapted(tiny_llama(), {"all-linear"}) ==
              "self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.o_proj mlp.gate_proj mlp.up_proj mlp.down_proj ");
   TransformerConfig config = tiny_llama();
-  config.lora = {4, 8, 0, false, {"q_proj", "lm_head"}};
-  CHECK_CONTAINS(
-      test::message_of([&] { Transformer model(config); }),
-      "'lm_head' matches no projection of a block (those that can have adapters are q_proj, k_proj, v_proj, o_proj,");
+  config.lora = {4, 8, 0, false, {"q_proj", "head"}};
+  CHECK_CONTAINS(test::message_of([&] { Transformer model(config); }),
+                 "'head' matches no module (those that can have adapters are q_proj, k_proj, v_proj, o_proj,");
+  // Only names mean the embedding and the head.
+  const auto ranks = [](TransformerConfig of, std::vector<std::string> targets) {
+    of.lora = {4, 8, 0, false, std::move(targets)};
+    return std::pair(table_rank(of, find_family(of.family).names.token_table),
+                     table_rank(of, find_family(of.family).names.head));
+  };
+  BOOST_TEST((ranks(tiny_llama(), {"all-linear", "*"}) == std::pair<std::size_t, std::size_t>(0, 0)));
+  BOOST_TEST((ranks(tiny_llama(), {"embed_tokens"}) == std::pair<std::size_t, std::size_t>(4, 0)));
+  BOOST_TEST((ranks(tiny_gpt2(), {"transformer.wte", "lm_head"}) == std::pair<std::size_t, std::size_t>(4, 4)));
+  for (const bool is_head : {false, true})
+    for (const bool rows : {false, true}) {
+      config.lora = {4, 8, 0, false, {is_head ? "lm_head" : "embed_tokens"}};
+      if (rows)
+        (is_head ? config.lora.head_tokens : config.lora.tokens) = {3};
+      else
+        config.lora.modules_to_save = config.lora.targets;
+      CHECK_CONTAINS(test::message_of([&] { list_parameters(config); }),
+                     std::string(is_head ? "lm_head" : "model.embed_tokens") + " is in `targets of adapters`, and " +
+                         (rows ? "rows of it are trained, too" : "in `modules to save`"));
+    }
   // Only possible targets are named, and each only once.
   const auto refusal = [](TransformerConfig of, const char* target) {
     of.lora = {4, 8, 0, false, {target}};
     return test::message_of([&] { list_parameters(of); });
   };
-  CHECK_CONTAINS(refusal(tiny_gpt2(), "foo"), "(those that can have adapters are c_attn, c_proj, c_fc); correct it");
+  CHECK_CONTAINS(refusal(tiny_gpt2(), "foo"),
+                 "(those that can have adapters are c_attn, c_proj, c_fc, wte, lm_head); correct it");
   const TransformerConfig phi = find_family("phi3").defaults;
-  CHECK_CONTAINS(refusal(phi, "foo"), "(those that can have adapters are qkv_proj, o_proj, down_proj); correct it");
+  CHECK_CONTAINS(refusal(phi, "foo"),
+                 "(those that can have adapters are qkv_proj, o_proj, down_proj, embed_tokens, lm_head); correct it");
   CHECK_CONTAINS(refusal(phi, "all-linear"),
                  "adapters of model.layers.0.mlp.gate_up_proj are not supported (it has the gate and the up projection in one "
                  "matrix); use adapters of other projections: qkv_proj, o_proj, down_proj");

@@ -517,10 +517,10 @@ class Builder {
   bool adds() const { return micro_batch_ > 0 && some_gradients_stay_; }
   bool clears(int u) const { return adds() && units_.gradient_in_slot(u); }
 
-  Visit embedding_forward(BufferId to) const {
+  Visit embedding_forward(BufferId to, const Kind& kind = kinds::embedding_forward) const {
     std::vector<Operand> own = {{x_out, to}};
     if (!sizes_.first_uses_scratch) own.push_back({scratch, -1});
-    return visit(kinds::embedding_forward, 0, Pass::forward, std::move(own));
+    return visit(kind, 0, Pass::forward, std::move(own));
   }
 
   Visit block_forward(int b, BufferId from, BufferId to, BufferId saves) const {
@@ -564,7 +564,7 @@ class Builder {
   bool decodes() const { return options_.cache.positions > 0; }
 
   std::vector<Visit> decoding_visits() const {
-    std::vector<Visit> visits = {visit(kinds::embedding_decode, 0, Pass::forward, {{x_out, x(0)}})};
+    std::vector<Visit> visits = {embedding_forward(x(0), kinds::embedding_decode)};
     for (int b = 0; b < blocks_; ++b)
       visits.push_back(visit(kinds::block_decode, b + 1, Pass::forward,
                              {{OperandName::x, x(b % 2)},

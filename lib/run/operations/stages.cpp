@@ -99,7 +99,8 @@ void head_and_loss_forward(const Running& r) {
 
 constexpr OperandSpec of_read_rows[] = {{step, reads}, {inputs, overwrites}, {rows, overwrites}};
 constexpr OperandSpec of_embedding_decode[] = {{step, reads},   {inputs, reads},     {rows, reads},
-                                               {tables, reads}, {x_out, overwrites}, {weights, reads}};
+                                               {tables, reads}, {x_out, overwrites}, {scratch, clobbers, nullptr, true},
+                                               {weights, reads}};
 constexpr OperandSpec of_block_decode[] = {{step, reads},     {x, reads},          {rows, reads},     {tables, reads},
                                            {cache, changes},  {x_out, overwrites}, {saved, clobbers}, {scratch, clobbers},
                                            {cheap, clobbers}, {weights, reads}};
