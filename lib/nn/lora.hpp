@@ -47,8 +47,4 @@ struct Lora {
 /// The end of the name of an adapter's rows of a table, which follows the name of the module.
 inline constexpr const char* token_rows_suffix = ".token_adapter.trainable_tokens_delta";
 
-/// The ends of the names of an adapter's matrices, which follow the name of the module, and of those of an embedding.
-inline constexpr const char *lora_a_suffix = ".lora_A.weight", *lora_b_suffix = ".lora_B.weight";
-inline constexpr const char *embedding_a_suffix = ".lora_embedding_A", *embedding_b_suffix = ".lora_embedding_B";
-
 }  // namespace fsdp

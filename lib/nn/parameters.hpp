@@ -87,6 +87,10 @@ struct ModelParameters {
   Linear embedding_adapter, head_adapter;            // only their adapters, with the sizes; lora_a is -1 if there is none
 };
 
+/// The ends of the names of an adapter's matrices, which follow the name of the module, and of those of an embedding.
+inline constexpr const char *lora_a_suffix = ".lora_A.weight", *lora_b_suffix = ".lora_B.weight";
+inline constexpr const char *embedding_a_suffix = ".lora_embedding_A", *embedding_b_suffix = ".lora_embedding_B";
+
 /// Returns true if a target of adapters (Lora::targets) means the projection with this module name.
 bool is_target(std::string_view target, std::string_view module);
 
