@@ -253,6 +253,9 @@ void look_at_sets(Survey& survey, const DataOptions& options, const OptionTable&
     print_warning(unused);
   if (train.chat && texts_in(name, split).empty())
     throw UserError("--chat changes nothing (the data are tokens already); leave it out, or give the conversations as JSON");
+  if (is_valid && fmt::to_string(fmt::join(sets, ",")) != name)
+    throw UserError(
+        format("'{}' has weights (validation reads its data once as a whole, without shares); leave the weights out", name));
   const Cut cut = data_cut(train);
   TextReading reading = text_reading(train, reader.name, reader.vocab_size,
                                      [&](const std::string& text) { print_warning(table.name_options(text)); });
@@ -263,6 +266,9 @@ void look_at_sets(Survey& survey, const DataOptions& options, const OptionTable&
       look_at_tokens(survey, sets[i], is_valid, all_masks.empty() ? "" : masks[i], cut);
     } else if (!reader.tokenizer) {
       throw UserError(format("'{}' is text, but no tokenizer is known; give --model DIR or --tokenizer", sets[i]));
+    } else if (!all_masks.empty()) {
+      throw UserError(format(
+          "'{}' is text, which has no mask of its own; tokenize it by fsdp-tokenize first, or leave the mask out", sets[i]));
     } else {
       look_at_texts(survey, texts.front(), is_valid, reading, reader, cut);
     }
@@ -277,6 +283,14 @@ DataReport look_at_data(const DataOptions& options, const OptionTable& table) {
     throw UserError("no data are given (the first argument names the data of a run); give them as to fsdp-train");
   if (train.chat && (train.tokenizer == "bytes" || (train.tokenizer.empty() && train.model.empty())))
     throw UserError("--chat needs a tokenizer with a chat template; give --model DIR or --tokenizer");
+  const Cut cut = data_cut(train);
+  if (cut.end_of_document && cut.mode == BreakMode::none && !cut.positions)
+    throw UserError(
+        "--eos-token-id changes nothing (it goes with --break-mode complete or eos, or with --document-attention); give one of "
+        "these, too, or leave out --eos-token-id");
+  const std::string valid = valid_name(train);
+  if (valid.empty() && !train.valid_mask.empty())
+    throw UserError("--valid-mask changes nothing (there is no --valid); leave it out");
   const Reader reader = open_reader(train);
   if (reader.longest > 0 && train.sharding.batch.T > reader.longest)
     throw UserError(format("--tokens-per-sample {} is more than the model's longest sequence ({}); give at most {}",
@@ -284,8 +298,15 @@ DataReport look_at_data(const DataOptions& options, const OptionTable& table) {
   const ScratchFolder scratch(scratch_place(), "fsdp-data");
   Survey survey(survey_options(options, reader), scratch.path());
   look_at_sets(survey, options, table, train.data, false, reader);
-  if (const std::string valid = valid_name(train); !valid.empty()) look_at_sets(survey, options, table, valid, true, reader);
+  if (!valid.empty()) look_at_sets(survey, options, table, valid, true, reader);
   survey.finish();
+  std::uint64_t tokens = 0;  // of training data
+  for (const SurveyedSource& source : survey.sources()) tokens += source.is_valid ? 0 : source.counts.tokens;
+  if (cut.mode == BreakMode::none && tokens <= cut.T)
+    throw UserError(
+        format("the training data have no whole sequence ({} has {} tokens; --tokens-per-sample {} needs {}); use more "
+               "text, or a smaller --tokens-per-sample",
+               train.data, tokens, cut.T, cut.T + 1));
   if (const auto both = train.valid.empty() ? std::nullopt : file_in_both(train.data, train.valid))
     print_warning(format("'{}' is in the training data and in --valid; leave it out of one of them", both->string()));
 

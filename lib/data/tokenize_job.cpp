@@ -445,7 +445,8 @@ void TokenizeJob::run_part(Part& part, std::uint64_t begin, std::optional<std::u
   };
   while (next()) {
     if (output_.is_text)
-      if (const std::size_t zero = piece.text.find('\0', piece.cut); zero != std::string::npos && output_.json_field.empty())
+      if (const std::size_t zero = piece.text.find('\0', piece.cut);
+          zero != std::string::npos && output_.json_field.empty() && !output_.conversations)
         throw UserError(
             format("'{}' is no text (it has a byte of 0 at {}); give text in UTF-8, or make a token file with fsdp-tokenize, "
                    "which accepts any bytes",

@@ -139,7 +139,7 @@ std::string left_out_rows(const DataCounts& counts, const std::string& name) {
 }
 
 std::string no_targets(const DataCounts& counts, const std::string& name) {
-  if (counts.sequences > 0 || counts.tokens == 0) return "";
+  if (counts.targets > 0 || counts.tokens == 0) return "";
   return format(
       "{} has no sequence with a target, so a run would be refused; correct the data or their mask, or give a larger "
       "`sequence length`",
@@ -189,7 +189,7 @@ constexpr DataCheck checks[] = {
     {"no-end-token", true, &DataCounts::unended_answers, "answers", "do not end with an end token that is learned", "",
      unended_answers},
     {"unended-rows", true, &DataCounts::unended_rows, "rows", "do not end with an end token",
-     "tokenize them with fsdp-tokenize --append-eos"},
+     "write one after each when they are tokenized"},
     {"doubled-bos", true, &DataCounts::doubled_bos, "rows", "begin with two BOS tokens",
      "remove one from the chat template or from the texts"},
     {"unknown-tokens", true, &DataCounts::unknown_tokens, "tokens", "are not in the model's vocabulary",
@@ -204,6 +204,8 @@ constexpr DataCheck checks[] = {
     {"near-training", false, &DataCounts::near_training, "rows", "resemble one of the training data", "look at them"},
     {"late-targets", false, &DataCounts::late_targets, "targets", "are predicted without the beginning of their row", "",
      late_targets},
+    {"lost-targets", false, &DataCounts::lost_targets, "targets", "are not used, by `long rows`",
+     "give a larger `sequence length`"},
     {"idle-sequences", false, &DataCounts::idle_sequences, "sequences", "have no target and are not computed",
      "give a larger `sequence length` if their rows matter"},
     {"empty-answers", false, &DataCounts::empty_answers, "answers", "are empty", "fill them, or remove their rows"},

@@ -249,8 +249,8 @@ BOOST_AUTO_TEST_CASE(mistakes_are_refused) {
   refused("lora().rank '70000' is not accepted", [&] { make(of({.rank = 70000})); });
   refused("lora().alpha '0' is not accepted", [&] { make(of({.rank = 2, .alpha = 0})); });
   refused("lora().dropout '1' is not accepted", [&] { make(of({.rank = 2, .dropout = 1})); });
-  refused("lora().targets 'query' matches no projection", [&] { make(of({.rank = 2, .targets = {"q_proj", "query"}})); });
-  refused("lora().targets 'query' matches no projection",
+  refused("lora().targets 'query' matches no module", [&] { make(of({.rank = 2, .targets = {"q_proj", "query"}})); });
+  refused("lora().targets 'query' matches no module",
           [&] { estimate_memory(of({.rank = 2, .targets = {"query"}}), options_of(), 2); });
   refused("base_dtype() needs lora().rank or lora(folder) (quantized matrices cannot be trained",
           [&] { make(TransformerDescription::from_config(base).base_dtype("nf4")); });
