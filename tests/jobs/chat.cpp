@@ -611,7 +611,7 @@ BOOST_AUTO_TEST_CASE(data_are_proved_before_a_run) {
   const json of_texts = json::parse(texts.output.substr(texts.output.find("{\n")))["sources"][0];
   BOOST_TEST((of_texts["rows"] == 3 && of_texts["empty_rows"] == 1 && !of_texts.contains("answers")), of_texts);
   BOOST_TEST(of_texts["targets"] == of_texts["tokens"].get<int>() - 3);
-  must(prove("texts.jsonl --json-field text --arch gpt2"));
+  must(prove("texts.jsonl --json-field text --arch gpt2 --break-mode eos"));
   for (const auto& [words, message] :
        {std::pair("t --mask t.mask --arch gpt2 --vocab-size 50", "are not in the model's vocabulary"),
         std::pair("t --mask t.mask --tokenizer model --eos-token-id 499 --break-mode eos", "has no token 499"),
