@@ -30,7 +30,7 @@ OptionTable data_option_table(DataOptions& o) {
       "rows take 168 bytes for each row in the folder of TMPDIR.");
   table.examples({"fsdp-data chat.jsonl --chat --model DIR --tokens-per-sample 2048 --break-mode eos",
                   "fsdp-data train.jsonl --valid valid.jsonl --tokenizer DIR --html data.html",
-                  "fsdp-data chat.jsonl --config run.cfg --allow cut-answers"});
+                  "fsdp-data chat.jsonl --chat --model DIR --break-mode complete --allow cut-answers"});
   table.group("Report");
   table.flag("json", o.json, "Print one JSON object.").common();
   table.path("html", "FILE", o.html, "Also write a page that needs no network.").unset("no page").common();

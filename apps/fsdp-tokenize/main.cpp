@@ -105,11 +105,17 @@ void check(const TokenizeOptions& options, const OptionTable& table) {
     throw UserError("--out and --valid-out are the same file (one would replace the other); give two names");
 }
 
-/// Returns the names of all text files, with patterns replaced by the files that match.
+/// Returns the names of all text files, with patterns and folders replaced by their files, as in training.
 std::vector<std::string> find_texts(const TokenizeOptions& options) {
   std::vector<std::string> texts;
   for (const std::string& name : options.texts)
-    for (const std::filesystem::path& file : files_of_pattern(name)) texts.push_back(file.string());
+    if (kind_of(name) == PathKind::folder) {
+      const std::vector<TextSet> sets = texts_in(name, Split::train);
+      if (sets.empty()) throw UserError(format("'{}' is a folder of token files, not of texts; name texts", name));
+      texts.insert(texts.end(), sets.front().files.begin(), sets.front().files.end());
+    } else {
+      for (const std::filesystem::path& file : files_of_pattern(name)) texts.push_back(file.string());
+    }
   bool stdin_used = false;
   for (const std::string& text : texts) {
     if (text == "-") {
@@ -136,9 +142,10 @@ OptionTable tokenize_option_table(TokenizeOptions& o) {
                   "fsdp-tokenize book.txt --train-bpe 4096 --tokenizer own --out train.bin"});
   table.group("Input");
   table
-      .list(
-          "text", "TEXT", o.texts,
-          "Files to read, or patterns ('web/*.jsonl'); also packed by gzip or zstd, and Parquet files; '-' is standard input.")
+      .list("text", "TEXT", o.texts,
+            "Files to read, patterns ('web/*.jsonl') or folders, of which texts are read as in training; also packed by gzip "
+            "or zstd, "
+            "and Parquet files; '-' is standard input.")
       .positional()
       .required()
       .common();

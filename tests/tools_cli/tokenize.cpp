@@ -259,6 +259,16 @@ BOOST_AUTO_TEST_CASE(json_of_any_name_and_shape) {
   BOOST_TEST(std::system(("cat " + at + "/b.json | " FSDP_TOKENIZE " - --out " + at + "/t.bin > " + said + " 2>&1").c_str()) ==
              0);
   BOOST_TEST(text_of(folder / "t.bin") == "ab");
+  // Of a folder, the texts are read in the order of their names; of one with splits, those for training.
+  std::filesystem::create_directory(folder / "d");
+  write_file(folder / "d" / "2.jsonl", "{\"text\": \"y\"}\n");
+  BOOST_TEST(make("d/1.jsonl", "{\"text\": \"x\"}\n", " " + at + "/d") == "xxy");
+  std::filesystem::create_directory(folder / "e");
+  write_file(folder / "e" / "valid.jsonl", "{\"text\": \"y\"}\n");
+  BOOST_TEST(make("e/train.jsonl", lines, " " + at + "/e") == "abab");
+  write_file(folder / "d" / "t.bin", read_file(folder / "t.bin"));
+  BOOST_TEST(run(at + "/d") != 0);
+  BOOST_TEST(read_file(said).find("is a folder of token files") != std::string::npos, read_file(said));
   // Texts are read unchanged.
   for (const std::string text :
        {"{see} below\n", "[1] Smith\n[2] Jones\n", "{\"a\": 1}\nis JSON\n", "{'text': 'a'}\n", "[1]\na"})
