@@ -215,11 +215,11 @@ void look_at_tokens(Survey& survey, const std::string& name, bool is_valid, cons
 
 void look_at_texts(Survey& survey, const TextSet& text, bool is_valid, const TextReading& reading, const Reader& reader,
                    const Cut& cut) {
+  const auto source = std::make_shared<TextSource>(text.files);
   const bool has_rows = reading.documents || reading.chat || cut.end_of_document ||
-                        !TextSource(text.files).json_field(reading.json_field, "text", [](const std::string&) {}).empty();
-  survey.begin(
-      format("'{}'", text.name), is_valid, has_rows,
-      [source = std::make_shared<TextSource>(text.files)](std::uint64_t offset) { return source->place_of_line(offset); });
+                        !source->json_field(reading.json_field, "text", [](const std::string&) {}).empty();
+  survey.begin(format("'{}'", text.name), is_valid, has_rows,
+               [source](std::uint64_t offset) { return source->place_of_line(offset); });
   Rows rows(survey, cut.end_of_document);
   std::uint64_t begin = 0;  // of the row in the text
   const DataCounts counts = look_at_text(text, reading, *reader.tokenizer, [&](const EncodedPiece& piece, bool is_left_out) {

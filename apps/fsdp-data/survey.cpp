@@ -18,8 +18,7 @@ constexpr int bits_of_offset = 48;
 
 }  // namespace
 
-Survey::Survey(const SurveyOptions& options, const std::filesystem::path& scratch)
-    : options_(options), duplicates_(scratch), examples_{options.examples} {
+Survey::Survey(const SurveyOptions& options, const std::filesystem::path& scratch) : options_(options), duplicates_(scratch) {
   for (const BreakMode mode : {BreakMode::none, BreakMode::complete, BreakMode::eos}) {
     Way& way = all_ways_[static_cast<std::size_t>(mode)];
     Cut cut{options.cut.T, mode, {}, options.cut.positions};
@@ -38,15 +37,22 @@ void Survey::begin(const std::string& name, bool is_valid, bool has_rows, PlaceO
   checked_ = {};
   has_rows_ = has_rows;
   cutter_ = std::make_unique<SequenceCutter>(options_.cut, [this](const CutSequence& sequence) {
-    if (sequence.counted == 0) return;
-    Example* const example = examples_.next(random_);
-    if (!example) return;
-    example->source = sources_.back().name;
-    example->ids.assign(sequence.ids.begin(), sequence.ids.end());
-    example->mask.assign(sequence.counts.begin(), sequence.counts.end());
-    example->mask.front() = 0;
-    example->documents.assign(sequence.documents.begin(), sequence.documents.end());
+    if (sequence.counted > 0) choose(sequence);
   });
+}
+
+/// Makes the sequence an example, perhaps in the place of an earlier one.
+void Survey::choose(const CutSequence& sequence) {
+  std::uint64_t at = seen_++;
+  if (at >= options_.examples) at = random_() % seen_;
+  if (at >= options_.examples) return;
+  if (at == examples_.size()) examples_.emplace_back();
+  Example& example = examples_[at];
+  example.source = sources_.back().name;
+  example.ids.assign(sequence.ids.begin(), sequence.ids.end());
+  example.mask.assign(sequence.counts.begin(), sequence.counts.end());
+  example.mask.front() = 0;  // no target
+  example.documents.assign(sequence.documents.begin(), sequence.documents.end());
 }
 
 bool Survey::is_end(TokenId id) const {

@@ -77,22 +77,9 @@ class Survey {
   /// token.
   const std::vector<std::uint64_t>& lengths() const { return lengths_; }
   const std::vector<WayOfReading>& ways() const { return ways_; }
-  const std::vector<Example>& examples() const { return examples_.items; }
+  const std::vector<Example>& examples() const { return examples_; }
 
  private:
-  /// A random choice of at most `most` items, each with the same probability (Vitter 1985, "Random Sampling with a Reservoir").
-  template <class Item>
-  struct Reservoir {
-    std::size_t most;
-    std::vector<Item> items = {};
-    std::uint64_t seen = 0;
-    /// Returns the place of the next item; null if it is not chosen.
-    Item* next(std::mt19937_64& random) {
-      if (items.size() < most) return ++seen, &items.emplace_back();
-      const std::uint64_t at = random() % ++seen;
-      return at < most ? &items[at] : nullptr;
-    }
-  };
   /// Sequences of all training data in one way of cutting.
   struct Way {
     std::vector<std::uint32_t> columns;  // of the first sequences
@@ -109,6 +96,7 @@ class Survey {
 
   bool is_end(TokenId id) const;
   void found(const char* check, std::uint64_t& count, std::uint64_t offset);
+  void choose(const CutSequence& sequence);
   void look_at(TokenId id, bool counts);
   bool ends_well(std::uint64_t tokens) const;
   void end_answer();
@@ -127,7 +115,9 @@ class Survey {
   std::array<Way, 3> all_ways_;             // by BreakMode
   std::vector<std::uint64_t> lengths_;
   std::vector<WayOfReading> ways_;
-  Reservoir<Example> examples_;
+  // A random choice: each sequence has the same probability (Vitter 1985, "Random Sampling with a Reservoir").
+  std::vector<Example> examples_;
+  std::uint64_t seen_ = 0;  // sequences that could have been chosen
   std::mt19937_64 random_{1};
 };
 
