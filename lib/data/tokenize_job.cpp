@@ -299,9 +299,10 @@ TokenizeResult::Part TokenizeJob::Part::finish() {
 TokenizeResult TokenizeJob::run_parts() {
   open_writers();
   const auto require_tokens = [&](std::uint64_t before, const char* what, const DataCounts& counts) {
+    const auto first = counts.firsts.find("invalid-rows");  // missing in notes of a job of an older build
     if (tokens_ == before && counts.skipped > 0)
-      throw UserError(format("{} has no row that can be used (all {} are left out; the first is {}); correct them", what,
-                             counts.skipped, counts.firsts.at("invalid-rows")));
+      throw UserError(format("{} has no row that can be used (all {} are left out{}); correct them", what, counts.skipped,
+                             first == counts.firsts.end() ? "" : "; the first is " + first->second));
     if (tokens_ == before)
       throw UserError(format("{} has no tokens (it is empty, or has only empty lines and documents); use more text", what));
   };
