@@ -41,6 +41,7 @@ OptionTable data_option_table(DataOptions& o) {
   table.list("allow", "CHECKS", o.allow, about + ".").unset("none").common();
   table.integer("examples", "N", o.examples, {0, 1000}, "Sequences that are shown, chosen at random.").common();
   table.then([&o](const OptionTable&) {
+    o.train.dry_run = false;  // which needs no data
     for (const std::string& name : o.allow)
       if (std::ranges::none_of(data_checks(), [&](const DataCheck& check) { return check.costs_a_run && name == check.name; }))
         throw UserError(format("--allow '{}' is no check that makes the exit code 1; see fsdp-data --help", name));
@@ -151,9 +152,7 @@ class Rows {
   }
   /// Throws UserError if the token that the user has named ends no document of the data `name`.
   void require_ends(const std::string& name) const {
-    if (end_ && !has_ended_)
-      throw UserError(format(
-          "{} has no token {} (documents should end with it); name the token that ends them by --eos-token-id", name, *end_));
+    if (end_ && !has_ended_) throw has_no_end(name, *end_);
   }
 
  private:
@@ -166,16 +165,8 @@ class Rows {
 void look_at_tokens(Survey& survey, const std::string& name, bool is_valid, const std::string& masks, const Cut& cut) {
   const std::shared_ptr<Tokens> tokens = open_tokens(name, is_valid ? Split::valid : Split::train);
   const std::unique_ptr<Tokens> mask = masks.empty() ? tokens->mask() : open_masks(masks);
-  if (mask && mask->size() != tokens->size())
-    throw UserError(
-        format("{} has {} numbers, and {} has {} tokens (a mask has one number for each token); give the mask that "
-               "was made with these tokens",
-               mask->name(), mask->size(), tokens->name(), tokens->size()));
-  if (needs_documents(cut) && !tokens->has_documents())
-    throw UserError(
-        format("{} does not store where documents begin; name the token that ends them by --eos-token-id, or leave "
-               "out --break-mode and --document-attention",
-               tokens->name()));
+  if (mask) require_same_size(*tokens, *mask);
+  require_documents(*tokens, cut);
   if (const std::string unread = tokens->unread(); !unread.empty()) print_warning(unread);
   survey.begin(tokens->name(), is_valid, cut.end_of_document || tokens->has_documents(),
                [tokens](std::uint64_t offset) { return tokens->place(offset); });
@@ -198,10 +189,7 @@ void look_at_tokens(Survey& survey, const std::string& name, bool is_valid, cons
     const auto here = std::span(counts).first(mask ? n : 0);
     if (const auto other = std::ranges::find_if(here, [](TokenId count) { return count != 0 && count != 1; });
         other != here.end())
-      throw UserError(
-          format("{} is not 0 or 1 (a mask has 1 for tokens that count in the loss, and 0 for others); give another "
-                 "mask",
-                 mask->place(at + static_cast<std::uint64_t>(other - here.begin()))));
+      throw is_no_mask(*mask, at + static_cast<std::uint64_t>(other - here.begin()), static_cast<std::uint32_t>(*other));
     rows.add(std::span(ids).first(n), here, at, 1);
     at += n;
     for (; end != ends.end() && *end == at; ++end) rows.end_document(at);
@@ -231,7 +219,7 @@ void look_at_texts(Survey& survey, const TextSet& text, bool is_valid, const Tex
     if (piece.ends_document) begin = piece.end;
   });
   rows.finish();
-  rows.require_ends(text.name);
+  rows.require_ends(format("'{}'", text.name));
   survey.end(counts);
 }
 
@@ -240,7 +228,6 @@ void look_at_sets(Survey& survey, const DataOptions& options, const OptionTable&
                   const Reader& reader) {
   const TrainOptions& train = options.train;
   const Split split = is_valid ? Split::valid : Split::train;
-  try_opening(name, split);
   const std::string& all_masks = is_valid ? train.valid_mask : train.mask;
   const std::vector<std::string> sets = sets_in(name), masks = all_masks.empty() ? sets : sets_in(all_masks);
   if (masks.size() != sets.size())
@@ -248,14 +235,6 @@ void look_at_sets(Survey& survey, const DataOptions& options, const OptionTable&
         format("'{}' has {} data sets, but '{}' has {} masks (fsdp-data reads each data set with its own mask); give "
                "one mask for each",
                name, sets.size(), all_masks, masks.size()));
-  if (const std::string unused = all_masks.empty() ? unused_masks(name, split, is_valid ? "--valid-mask" : "--mask") : "";
-      !unused.empty())
-    print_warning(unused);
-  if (train.chat && texts_in(name, split).empty())
-    throw UserError("--chat changes nothing (the data are tokens already); leave it out, or give the conversations as JSON");
-  if (is_valid && fmt::to_string(fmt::join(sets, ",")) != name)
-    throw UserError(
-        format("'{}' has weights (validation reads its data once as a whole, without shares); leave the weights out", name));
   const Cut cut = data_cut(train);
   TextReading reading = text_reading(train, reader.name, reader.vocab_size,
                                      [&](const std::string& text) { print_warning(table.name_options(text)); });
@@ -264,8 +243,6 @@ void look_at_sets(Survey& survey, const DataOptions& options, const OptionTable&
     const std::vector<TextSet> texts = texts_in(sets[i], split);
     if (texts.empty()) {
       look_at_tokens(survey, sets[i], is_valid, all_masks.empty() ? "" : masks[i], cut);
-    } else if (!reader.tokenizer) {
-      throw UserError(format("'{}' is text, but no tokenizer is known; give --model DIR or --tokenizer", sets[i]));
     } else if (!all_masks.empty()) {
       throw UserError(format(
           "'{}' is text, which has no mask of its own; tokenize it by fsdp-tokenize first, or leave the mask out", sets[i]));
@@ -279,36 +256,26 @@ void look_at_sets(Survey& survey, const DataOptions& options, const OptionTable&
 
 DataReport look_at_data(const DataOptions& options, const OptionTable& table) {
   const TrainOptions& train = options.train;
-  if (train.data.empty())
-    throw UserError("no data are given (the first argument names the data of a run); give them as to fsdp-train");
-  if (train.chat && (train.tokenizer == "bytes" || (train.tokenizer.empty() && train.model.empty())))
-    throw UserError("--chat needs a tokenizer with a chat template; give --model DIR or --tokenizer");
   const Cut cut = data_cut(train);
-  if (cut.end_of_document && cut.mode == BreakMode::none && !cut.positions)
-    throw UserError(
-        "--eos-token-id changes nothing (it goes with --break-mode complete or eos, or with --document-attention); give one of "
-        "these, too, or leave out --eos-token-id");
-  const std::string valid = valid_name(train);
-  if (valid.empty() && !train.valid_mask.empty())
-    throw UserError("--valid-mask changes nothing (there is no --valid); leave it out");
+  require_data(train);
   const Reader reader = open_reader(train);
+  find_texts(train, reader.name, reader.vocab_size);
   if (reader.longest > 0 && train.sharding.batch.T > reader.longest)
     throw UserError(format("--tokens-per-sample {} is more than the model's longest sequence ({}); give at most {}",
                            train.sharding.batch.T, reader.longest, reader.longest));
-  const ScratchFolder scratch(scratch_place(), "fsdp-data");
-  Survey survey(survey_options(options, reader), scratch.path());
+  report_files(
+      train, [](const std::string& line) { print_text(stderr, line + "\n"); },
+      [](const std::string& text) { print_warning(text); });
+  Survey survey(survey_options(options, reader), scratch_place());
   look_at_sets(survey, options, table, train.data, false, reader);
-  if (!valid.empty()) look_at_sets(survey, options, table, valid, true, reader);
+  if (const std::string valid = valid_name(train); !valid.empty()) look_at_sets(survey, options, table, valid, true, reader);
   survey.finish();
   std::uint64_t tokens = 0;  // of training data
-  for (const SurveyedSource& source : survey.sources()) tokens += source.is_valid ? 0 : source.counts.tokens;
-  if (cut.mode == BreakMode::none && tokens <= cut.T)
-    throw UserError(
-        format("the training data have no whole sequence ({} has {} tokens; --tokens-per-sample {} needs {}); use more "
-               "text, or a smaller --tokens-per-sample",
-               train.data, tokens, cut.T, cut.T + 1));
-  if (const auto both = train.valid.empty() ? std::nullopt : file_in_both(train.data, train.valid))
-    print_warning(format("'{}' is in the training data and in --valid; leave it out of one of them", both->string()));
+  bool has_mask = false;
+  for (const SurveyedSource& source : survey.sources())
+    if (!source.is_valid) tokens += source.counts.tokens, has_mask |= source.has_mask;
+  if (cut.mode == BreakMode::none && !has_mask && tokens <= cut.T)
+    throw has_no_sequence(format("'{}'", train.data), tokens, cut.T);
 
   const auto is_allowed = [&](const DataCheck& check) {
     return std::ranges::find(options.allow, check.name) != options.allow.end() ||

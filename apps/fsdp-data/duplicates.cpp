@@ -1,12 +1,16 @@
 #include "fsdp-data/duplicates.hpp"
 
 #include <algorithm>
-#include <cstdio>
-#include <memory>
+#include <cerrno>
+#include <cstdlib>
+#include <string>
+#include <system_error>
+
+#include <fcntl.h>
+#include <unistd.h>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
-#include "files/input_file.hpp"
 
 namespace fsdp {
 
@@ -16,49 +20,58 @@ constexpr std::uint64_t no_hash = ~std::uint64_t{0};
 
 }  // namespace
 
-SortedEntries::SortedEntries(std::filesystem::path path) : path_(std::move(path)) {}
-
 void SortedEntries::add(const Entry& entry) {
   constexpr std::size_t most = 2048;  // entries of a bucket in memory
-  std::vector<Entry>& bucket = buckets_[entry.key >> 58];
-  bucket.push_back(entry);
-  if (bucket.size() == most) write(entry.key >> 58);
+  Bucket& bucket = buckets_[entry.key >> 58];
+  bucket.entries.push_back(entry);
+  if (bucket.entries.size() == most) write(bucket);
 }
 
-void SortedEntries::write(std::size_t bucket) {
-  std::vector<Entry>& entries = buckets_[bucket];
-  const std::string name = format("{}-{}", path_.string(), bucket);
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(name.c_str(), "ab"), std::fclose);
-  if (!file || std::fwrite(entries.data(), sizeof(Entry), entries.size(), file.get()) != entries.size() ||
-      std::fflush(file.get()) != 0)
-    throw RunError(format(
-        "'{}' could not be written ({}; hashes of rows, 168 bytes for each, show which are duplicates); free some space, "
-        "or name another folder by TMPDIR",
-        name, std::generic_category().message(errno)));
-  entries.clear();
+void SortedEntries::write(Bucket& bucket) const {
+  if (!bucket.file) {
+    std::string name = (folder_ / "fsdp-data-XXXXXX").string();
+    const int descriptor = ::mkostemp(name.data(), O_CLOEXEC);
+    if (descriptor < 0) fail("created");
+    ::unlink(name.c_str());
+    bucket.file.reset(::fdopen(descriptor, "w+b"));
+  }
+  if (!bucket.file ||
+      std::fwrite(bucket.entries.data(), sizeof(Entry), bucket.entries.size(), bucket.file.get()) != bucket.entries.size() ||
+      std::fflush(bucket.file.get()) != 0)
+    fail("written");
+  bucket.in_file += bucket.entries.size();
+  bucket.entries.clear();
+}
+
+void SortedEntries::fail(const char* what) const {
+  throw RunError(
+      format("a temporary file in '{}' could not be {} ({}; hashes of rows, 168 bytes for each, show which are duplicates); "
+             "free some space, or name another folder by TMPDIR",
+             folder_.string(), what, std::generic_category().message(errno)));
 }
 
 void SortedEntries::each_group(const std::function<void(std::span<const Entry>)>& take) {
-  for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
-    std::vector<Entry>& entries = buckets_[bucket];
-    const std::filesystem::path file = format("{}-{}", path_.string(), bucket);
-    if (const auto bytes = size_of_file(file)) {
-      const std::size_t in_memory = entries.size();
-      entries.resize(in_memory + *bytes / sizeof(Entry));
-      InputFile(file).read(0, entries.data() + in_memory, *bytes);
+  for (Bucket& bucket : buckets_) {
+    std::vector<Entry> entries = std::move(bucket.entries);
+    const std::size_t in_memory = entries.size();
+    entries.resize(in_memory + bucket.in_file);
+    if (bucket.in_file > 0) {
+      std::rewind(bucket.file.get());
+      if (std::fread(entries.data() + in_memory, sizeof(Entry), bucket.in_file, bucket.file.get()) != bucket.in_file)
+        fail("read");
     }
+    bucket.file.reset();
     std::sort(entries.begin(), entries.end());
     for (auto first = entries.begin(); first != entries.end();) {
       const auto last = std::find_if(first, entries.end(), [&](const Entry& each) { return each.key != first->key; });
       take({first, last});
       first = last;
     }
-    entries = {};
   }
 }
 
 DuplicateFinder::DuplicateFinder(const std::filesystem::path& folder)
-    : same_(folder / "same"), bands_(folder / "bands"), near_(folder / "near"), times_(std::size_t{1} << 22) {
+    : same_(folder), bands_(folder), near_(folder), times_(std::size_t{1} << 22) {
   least_.fill(no_hash);
 }
 

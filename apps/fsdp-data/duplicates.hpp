@@ -4,16 +4,17 @@
 // pair is found with probability 0.92 if their Jaccard index (runs of both over runs of any) is 0.9, 0.15 if it is 0.7, and
 // 0.006 if it is 0.5.
 //
-// Hashes go to files, 168 bytes for each row and 24 for each find, of which a 64th is in memory at a time.
+// Hashes go to temporary files, 168 bytes for each row and 24 for each find, of which a 64th is in memory at a time.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "files/checksum.hpp"
@@ -28,18 +29,24 @@ class SortedEntries {
     std::uint64_t key, row, more;
     auto operator<=>(const Entry&) const = default;
   };
-  /// The files are PATH-0, PATH-1, and so on.
-  explicit SortedEntries(std::filesystem::path path);
-  /// Throws RunError if the disk is full.
+  /// Files are made in `folder`. They have no names there, so nothing is left of them however the program ends.
+  explicit SortedEntries(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  /// Throws RunError if a file cannot be written.
   void add(const Entry& entry);
   /// Calls `take` for each group of entries with the same key, sorted by row.
   void each_group(const std::function<void(std::span<const Entry>)>& take);
 
  private:
-  void write(std::size_t bucket);
+  struct Bucket {
+    std::vector<Entry> entries = {};  // those that are not in the file yet
+    std::unique_ptr<std::FILE, int (*)(std::FILE*)> file{nullptr, std::fclose};
+    std::size_t in_file = 0;
+  };
+  void write(Bucket& bucket) const;
+  [[noreturn]] void fail(const char* what) const;
 
-  std::filesystem::path path_;
-  std::array<std::vector<Entry>, 64> buckets_;  // by the first bits of the key; entries that are not in files yet
+  std::filesystem::path folder_;
+  std::array<Bucket, 64> buckets_ = {};  // by the first bits of the key
 };
 
 /// Two rows that are the same, or resemble each other, by the numbers that the caller gave them. `row` is not the smaller one.
@@ -50,6 +57,7 @@ struct Duplicate {
 
 class DuplicateFinder {
  public:
+  /// Keeps the hashes of rows in `folder`.
   explicit DuplicateFinder(const std::filesystem::path& folder);
   /// Adds tokens to the current row.
   void add(std::span<const TokenId> ids);

@@ -32,7 +32,7 @@ Survey::Survey(const SurveyOptions& options, const std::filesystem::path& scratc
 }
 
 void Survey::begin(const std::string& name, bool is_valid, bool has_rows, PlaceOf place_of) {
-  sources_.push_back({name, is_valid});
+  sources_.push_back({.name = name, .is_valid = is_valid});
   places_.push_back(std::move(place_of));
   checked_ = {};
   has_rows_ = has_rows;
@@ -61,6 +61,7 @@ bool Survey::is_end(TokenId id) const {
 
 void Survey::add(std::span<const TokenId> ids, std::span<const TokenId> mask) {
   row_.has_mask |= !mask.empty();
+  sources_.back().has_mask |= !mask.empty();
   for (std::size_t i = 0; i < ids.size(); ++i) look_at(ids[i], mask.empty() || mask[i] == 1);
   duplicates_.add(ids);
   cutter_->add(ids, mask);

@@ -43,7 +43,7 @@ struct Example {
 /// A data set of the training or the validation data.
 struct SurveyedSource {
   std::string name;
-  bool is_valid = false;
+  bool is_valid = false, has_mask = false;
   DataCounts counts = {};
 };
 
@@ -58,7 +58,7 @@ class Survey {
   /// Names the place of a row, given its offset.
   using PlaceOf = std::function<std::string(std::uint64_t offset)>;
 
-  /// Keeps the hashes of rows in `scratch`.
+  /// Keeps the hashes of rows in files in `scratch`, which have no names.
   Survey(const SurveyOptions& options, const std::filesystem::path& scratch);
 
   /// Begins a data set; those for training come before those for validation. If `has_rows` is false, it is not known where rows

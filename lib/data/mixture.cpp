@@ -21,6 +21,12 @@ std::uint64_t share_of(std::uint64_t r, std::uint64_t share) {
 
 }  // namespace
 
+UserError has_no_sequence(const std::string& tokens, std::uint64_t size, std::size_t T) {
+  return UserError(
+      format("{} has no whole sequence ({} tokens, a sequence of {} needs {}); use more text or a smaller `sequence length`",
+             tokens, size, T, T + 1));
+}
+
 Mixture::Mixture(std::vector<Ingredient> ingredients) : ingredients_(std::move(ingredients)) {
   expect(!ingredients_.empty(), "a mixture is of something");
   double left = 0;
@@ -28,9 +34,7 @@ Mixture::Mixture(std::vector<Ingredient> ingredients) : ingredients_(std::move(i
     expect(each.weight > 0 && each.samples.T() == T(), "data sets of a mixture have weights and one length of sequences");
     const Tokens& tokens = each.samples.tokens();
     if (each.samples.cut().mode == BreakMode::none && !each.samples.mask() && tokens.size() <= T())
-      throw UserError(format(
-          "{} has no whole sequence ({} tokens, a sequence of {} needs {}); use more text or a smaller `sequence length`",
-          tokens.name(), tokens.size(), T(), T() + 1));
+      throw has_no_sequence(tokens.name(), tokens.size(), T());
     if (each.samples.count() == 0)
       throw UserError(format("{} has nothing to predict ({} tokens, in documents of at most one token); use more text",
                              tokens.name(), tokens.size()));

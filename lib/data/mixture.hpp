@@ -16,6 +16,9 @@ struct Ingredient {
   double weight = 1;
 };
 
+/// The error for `size` tokens that have no whole sequence of T targets.
+UserError has_no_sequence(const std::string& tokens, std::uint64_t size, std::size_t T);
+
 /// The data set of a sequence depends only on the sequence's number. So there is no state, and every rank knows the data set of
 /// every sequence. After any number of sequences each data set has given its share, with an error of at most one sequence for
 /// each data set before it in the list. A data set that has given all its sequences starts again. If a data set

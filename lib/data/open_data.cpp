@@ -306,6 +306,8 @@ std::optional<TextSet> text_of(const std::string& name, Split split, const std::
   if (count == 0) return std::nullopt;
   if (count < std::ssize(paths)) {
     const auto other = std::find_if_not(paths.begin(), paths.end(), is_text_file);
+    if (std::error_code none; fs::is_empty(*other, none))
+      throw UserError(format("cannot read '{}' (it is empty); delete it, or name the other files", other->string()));
     throw UserError(
         format("'{}' has text and other files ('{}' is no text, and a data set cannot have both); name them separately", name,
                other->string()));
@@ -341,12 +343,9 @@ std::unique_ptr<Tokens> open_part(const std::string& name, Split split, const fs
 
 std::unique_ptr<Tokens> open_in_a_row(const std::string& name, Split split, const fs::path& text_tokens,
                                       OpenFile open_file = open_token_file) {
-  const std::vector<MixturePart> parts = parts_of(name);
-  if (parts.front().weight)
-    throw UserError(
-        format("'{}' has weights (these data are read once as a whole, without shares); leave the weights out", name));
+  require_no_weights(name);
   std::vector<std::unique_ptr<Tokens>> all;
-  for (const MixturePart& part : parts) all.push_back(open_part(part.name, split, text_tokens, open_file));
+  for (const MixturePart& part : parts_of(name)) all.push_back(open_part(part.name, split, text_tokens, open_file));
   return join(std::move(all));
 }
 
@@ -389,6 +388,12 @@ std::vector<TextSet> texts_in(const std::string& name, Split split) {
   for (const MixturePart& part : parts_of(name))
     if (auto text = text_of(part.name, split, files_of(part.name, split))) texts.push_back(std::move(*text));
   return texts;
+}
+
+void require_no_weights(const std::string& name) {
+  if (parts_of(name).front().weight)
+    throw UserError(
+        format("'{}' has weights (these data are read once as a whole, without shares); leave the weights out", name));
 }
 
 void try_opening(const std::string& name, Split split) {

@@ -28,14 +28,38 @@ std::vector<std::uint64_t> documents_ended_by(const Tokens& tokens, std::size_t 
     }
     at += here.size();
   }
-  if (starts.size() == 1 && !begins)
-    throw UserError(
-        format("{} has no token {} (documents should end with it); name the token that ends them by `end of document`",
-               tokens.name(), end));
+  if (starts.size() == 1 && !begins) throw has_no_end(tokens.name(), end);
   return starts;
 }
 
 }  // namespace
+
+void require_documents(const Tokens& tokens, const Cut& cut) {
+  if (needs_documents(cut) && !tokens.has_documents())
+    throw UserError(
+        format("{} does not store where documents begin (an index of Megatron or fairseq does, and \"document_lengths\" of "
+               "HDF5); name the token that ends them by `end of document`, or leave out {}",
+               tokens.name(), cut.mode != BreakMode::none ? "`break mode`" : "`attention within documents`"));
+}
+
+void require_same_size(const Tokens& tokens, const Tokens& mask) {
+  if (mask.size() != tokens.size())
+    throw UserError(
+        format("{} has {} numbers, and {} has {} tokens (a mask has one number for each token); give the mask that was made "
+               "with these tokens",
+               mask.name(), mask.size(), tokens.name(), tokens.size()));
+}
+
+UserError is_no_mask(const Tokens& mask, std::uint64_t at, std::uint32_t number) {
+  return UserError(format("{} is {} (a mask has 1 for tokens that count in the loss, and 0 for others); give another mask",
+                          mask.place(at), number == no_token ? "no valid number" : std::to_string(number)));
+}
+
+UserError has_no_end(const std::string& tokens, std::size_t end_of_document) {
+  return UserError(
+      format("{} has no token {} (documents should end with it); name the token that ends them by `end of document`", tokens,
+             end_of_document));
+}
 
 Samples::Samples(std::unique_ptr<const Tokens> tokens, const Cut& cut, std::unique_ptr<const Tokens> mask)
     : tokens_(std::move(tokens)), mask_(mask ? std::move(mask) : tokens_->mask()), cut_(cut) {
@@ -43,11 +67,7 @@ Samples::Samples(std::unique_ptr<const Tokens> tokens, const Cut& cut, std::uniq
   const bool by_documents = cut.mode != BreakMode::none;
   expect(!is_packed() || (cut.mode == BreakMode::complete && cut.positions), "packed documents do not attend to each other");
   expect(cut.long_rows == LongRows::split || by_documents, "only documents are cut or left out");
-  if (needs_documents(cut) && !tokens_->has_documents())
-    throw UserError(
-        format("{} does not store where documents begin (an index of Megatron or fairseq does, and \"document_lengths\" of "
-               "HDF5); name the token that ends them by `end of document`, or leave out {}",
-               tokens_->name(), by_documents ? "`break mode`" : "`attention within documents`"));
+  require_documents(*tokens_, cut);
   if (by_documents || cut.positions)
     documents_ = cut.end_of_document ? documents_ended_by(*tokens_, *cut.end_of_document) : tokens_->documents();
   document_count_ = documents_.size();
@@ -58,11 +78,7 @@ Samples::Samples(std::unique_ptr<const Tokens> tokens, const Cut& cut, std::uniq
           "name a token that ends documents",
           tokens_->name(), stored.size(), *cut.end_of_document, document_count_);
   if (!documents_.empty()) documents_sum_ = checksum(documents_.data(), 8 * documents_.size()) | 1;
-  if (mask_ && mask_->size() != tokens_->size())
-    throw UserError(
-        format("{} has {} numbers, and {} has {} tokens (a mask has one number for each token); give the mask that was made "
-               "with these tokens",
-               mask_->name(), mask_->size(), tokens_->name(), tokens_->size()));
+  if (mask_) require_same_size(*tokens_, *mask_);
   targets_ = tokens_->size() == 0 ? 0 : tokens_->size() - 1;
   if (by_documents)
     find_places_by_documents();
@@ -219,10 +235,7 @@ void Samples::read_counts(std::uint64_t begin, std::span<std::uint32_t> out) con
     const auto mask = std::span(piece).first(std::min(piece.size(), out.size() - done));
     mask_->read(begin + done, mask);
     for (std::size_t i = 0; i < mask.size(); ++i) {
-      if (mask[i] > 1)
-        throw UserError(format("{} is {} (a mask has 1 for tokens that count in the loss, and 0 for others); give another mask",
-                               mask_->place(begin + done + i),
-                               mask[i] == no_token ? "no valid number" : std::to_string(mask[i])));
+      if (mask[i] > 1) throw is_no_mask(*mask_, begin + done + i, mask[i]);
       out[done + i] &= mask[i];
     }
   }

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.hpp"
 #include "data/packing.hpp"
 #include "data/tokens.hpp"
 
@@ -38,6 +39,14 @@ struct Cut {
 };
 /// Returns true if documents matter for this cut, and no token ends them. The data's format must then store where they begin.
 inline bool needs_documents(const Cut& cut) { return (cut.mode != BreakMode::none || cut.positions) && !cut.end_of_document; }
+
+/// Throws UserError if needs_documents(cut) is true and the data do not store where documents begin.
+void require_documents(const Tokens& tokens, const Cut& cut);
+/// Throws UserError if the mask has not one number for each token.
+void require_same_size(const Tokens& tokens, const Tokens& mask);
+/// The error for a number in a mask that is neither 0 nor 1, and the one for data without the token that ends documents.
+UserError is_no_mask(const Tokens& mask, std::uint64_t at, std::uint32_t number);
+UserError has_no_end(const std::string& tokens, std::size_t end_of_document);
 
 /// Sequences of T inputs and T targets. The target of an input is the token after it. docs/targets.md defines which targets
 /// count. Immutable.

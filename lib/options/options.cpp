@@ -1123,11 +1123,20 @@ OptionTable train_option_table(TrainOptions& o, int ranks) {
   return table;
 }
 
-void require_complete(const TrainOptions& o) {
+void require_data(const TrainOptions& o) {
   if (o.data.empty() && !o.dry_run)
     throw UserError(
         "no data are given (the first argument names the training data); give a text, or a token file, as made by "
         "fsdp-tokenize TEXT... --out train.bin");
+  if (o.end_of_document && o.break_mode == BreakMode::none && !o.sharding.plan.documents)
+    throw UserError(
+        "--eos-token-id changes nothing (it goes with --break-mode complete or eos, or with --document-attention); give one of "
+        "these, too, or leave out --eos-token-id");
+  require(!o.valid_mask.empty(), "valid-mask", !o.valid.empty(), "--valid");
+}
+
+void require_complete(const TrainOptions& o) {
+  require_data(o);
   if (o.arch.empty() && o.model.empty() && o.finetune_from.empty() && o.restore == "none")
     throw UserError(
         "no model is given (with --restore none it does not come from a checkpoint); give --arch NAME or --model DIR");
@@ -1143,11 +1152,6 @@ void require_complete(const TrainOptions& o) {
                            o.log_file.string()));
   if (o.log_group_norms && (o.log_file == "none" || (o.log_file.empty() && o.save.none)))
     throw UserError("--log-group-norms has no file to write to (there is no --log-file); give --log-file FILE or leave it out");
-  if (o.end_of_document && o.break_mode == BreakMode::none && !o.sharding.plan.documents)
-    throw UserError(
-        "--eos-token-id changes nothing (it goes with --break-mode complete or eos, or with --document-attention); give one of "
-        "these, too, or leave out --eos-token-id");
-  require(!o.valid_mask.empty(), "valid-mask", !o.valid.empty(), "--valid");
   if (o.valid.empty() && o.validates_often() && !valid_data_of(o.data))
     throw UserError(format("--validate-interval-{} has no data (there is no --valid); give --valid FILE or leave it out",
                            o.validate_interval_updates > 0 ? "updates" : "epochs"));

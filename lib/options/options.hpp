@@ -115,6 +115,8 @@ struct TrainOptions : EngineOptions {
 void add_train_options(OptionTable& table, TrainOptions& options, std::function<int()> ranks);
 /// The table of fsdp-train.
 OptionTable train_option_table(TrainOptions& options, int ranks);
+/// Throws UserError if there are no data, or if an option about the data has no effect.
+void require_data(const TrainOptions& options);
 /// Throws UserError if something that a run needs is missing: data, a model or a checkpoint to restore, a number of updates.
 void require_complete(const TrainOptions& options);
 

@@ -177,7 +177,7 @@ std::string late_targets(const DataCounts& counts, const std::string& name) {
   return format(
       "{} in {} {} longer than a sequence, or cut by its end: {} of {} targets are predicted without the beginning of their "
       "{}; "
-      "give a larger `sequence length`, and `break mode` complete",
+      "give a larger `sequence length`, or `break mode` complete",
       rows_of(counts, counts.cut_rows), name, counts.cut_rows == 1 ? "is" : "are", counts.late_targets, counts.targets,
       row_word(counts));
 }
@@ -197,7 +197,7 @@ constexpr DataCheck checks[] = {
     {"long-prompts", true, &DataCounts::long_prompts, "rows", "have prompts that fill a sequence",
      "give a larger `sequence length`"},
     {"cut-answers", true, &DataCounts::cut_answers, "answers", "are cut by the end of a sequence",
-     "give a larger `sequence length`, and `break mode` complete"},
+     "give a larger `sequence length`, or `break mode` complete"},
     {"beyond-model", true, &DataCounts::beyond_model, "rows", "have answers beyond the model's longest sequence",
      "shorten them, or leave them out by `long rows`"},
     {"in-training", true, &DataCounts::in_training, "rows", "are in the training data, too", "remove them from one of the two"},

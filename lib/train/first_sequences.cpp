@@ -1,7 +1,6 @@
 #include "train/first_sequences.hpp"
 
 #include <algorithm>
-#include <exception>
 #include <memory>
 #include <vector>
 
@@ -58,7 +57,7 @@ Sequence read_sequence(const Samples& samples, std::uint64_t k, std::size_t voca
 }  // namespace
 
 nlohmann::json first_sequences(const TrainBatches& batches, std::uint64_t position, std::uint64_t most,
-                               const std::string& tokenizer, std::size_t vocab_size) try {
+                               const std::string& tokenizer, std::size_t vocab_size) {
   nlohmann::json all = nlohmann::json::array();
   const std::unique_ptr<Tokenizer> opened = open_tokenizer(tokenizer);
   for (std::uint64_t s = position; s < position + most; ++s) {
@@ -71,8 +70,6 @@ nlohmann::json first_sequences(const TrainBatches& batches, std::uint64_t positi
                    {"text", to_json(shown_sequence(*opened, sequence.ids, sequence.mask, sequence.documents))}});
   }
   return all;
-} catch (const std::exception&) {
-  return nlohmann::json::array();
 }
 
 }  // namespace fsdp

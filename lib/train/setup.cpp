@@ -509,10 +509,13 @@ void announce(const RunContext& run, const Machine& machine, const ShardedModel&
   const nlohmann::json options = to_json(run.options);
   nlohmann::json more = start_fields(run, machine, model, data, traffic.has_value());
   if (data) more["data"] = data->counts();
-  if (data && run.world.rank() == 0 && !run.options.log_file.empty() && !origin.tokenizer.empty())
-    more["first_sequences"] =
-        first_sequences(data->batches, progress.data.sequences, std::min<std::uint64_t>(3, data->mixture.sequences()),
-                        origin.tokenizer, origin.config.vocab_size);
+  if (data && run.world.rank() == 0 && !run.options.log_file.empty() && !origin.tokenizer.empty()) try {
+      more["first_sequences"] =
+          first_sequences(data->batches, progress.data.sequences, std::min<std::uint64_t>(3, data->mixture.sequences()),
+                          origin.tokenizer, origin.config.vocab_size);
+    } catch (const std::exception& error) {  // other ranks do not wait for it
+      run.log.warn(format("the page shows no samples of the data ({})", error.what()));
+    }
   more["trained_parameters"] = trained;
   if (origin.base) more["adapters"] = adapter_fields(transformer, *origin.base);
   run.log.start({.version = version_string(),

@@ -82,19 +82,13 @@ void compare_validations(const RunContext& run, std::uint64_t now, Progress& pro
   all->best_update = 0, all->best_loss = std::numeric_limits<double>::max(), all->since_best = 0;
 }
 
-/// Tokenizes all texts on rank 0 while the other ranks wait. Returns the texts of the training data. Collective.
-std::vector<TextSet> make_tokens(const RunContext& run, const Origin& origin, Machine& machine, SignalWatch& watch) {
-  std::vector<TextSet> texts, all;
+/// Tokenizes all texts on rank 0 while the other ranks wait. Returns the texts. Collective.
+RunTexts make_tokens(const RunContext& run, const Origin& origin, Machine& machine, SignalWatch& watch) {
+  RunTexts texts;
+  std::vector<TextSet> all;
   agree(run.world, [&] {
-    if (run.options.end_of_document && *run.options.end_of_document >= origin.config.vocab_size)
-      throw UserError(format(
-          "--eos-token-id {} is not a token of the model (its vocabulary size is {}); give the token that ends documents",
-          *run.options.end_of_document, origin.config.vocab_size));
-    texts = texts_in(run.options.data, Split::train);
-    all = texts;
-    const std::string valid = valid_name(run.options);
-    if (!valid.empty())
-      for (TextSet& text : texts_in(valid, Split::valid)) all.push_back(std::move(text));
+    texts = find_texts(run.options, origin.tokenizer, origin.config.vocab_size);
+    all = texts.all();
     // A tokenizer that the user names is stored in checkpoints, so it must be valid even if training does not need a tokenizer.
     if (run.world.rank() == 0 && (!run.options.tokenizer.empty() || (!all.empty() && !origin.tokenizer.empty()))) {
       const auto opened = open_tokenizer(origin.tokenizer);
@@ -102,25 +96,12 @@ std::vector<TextSet> make_tokens(const RunContext& run, const Origin& origin, Ma
       if (const auto doubt = doubt_tokenizer(*opened, run.options.tokenizer, origin.config.vocab_size, origin.own_tokenizer))
         run.log.warn(*doubt);
     }
-    try_opening(run.options.data, Split::train);
-    if (!valid.empty()) try_opening(valid, Split::valid);
     if (!run.options.chat_template.empty()) {
       if (origin.tokenizer.empty() || origin.tokenizer == "bytes")
         throw UserError(
             "--chat-template changes nothing (the run has no tokenizer but bytes); give --tokenizer, too, or leave it out");
       read_chat_template(run.options.chat_template, *open_tokenizer(origin.tokenizer));
     }
-    if (all.empty() && run.options.chat)
-      throw UserError("--chat changes nothing (the data are tokens already); leave it out, or give the conversations as JSON");
-    if (all.empty()) return;
-    if (run.options.chat && origin.tokenizer == "bytes")
-      throw UserError("--chat does not go with bytes as tokens (they have no chat template); give --tokenizer, or --model DIR");
-    if (origin.tokenizer.empty())
-      throw UserError(
-          format("'{}' is text, but no tokenizer is known (the model has {} tokens, and the folder that it came from has no "
-                 "tokenizer); give --tokenizer",
-                 all.front().name, origin.config.vocab_size));
-    for (const std::string& masks : {run.options.mask, run.options.valid_mask}) open_masks(masks);
   });
   if (run.world.max(all.size()) == 0) return texts;
   std::vector<std::string> said;
@@ -143,46 +124,15 @@ std::vector<TextSet> make_tokens(const RunContext& run, const Origin& origin, Ma
     machine.start_bytes = std::min(machine.start_bytes, process_peak_bytes());
     machine.measured_since = "its texts were tokenized";
   }
-  if (run.world.all(stopped.empty())) {
-    const auto made = [&] {
-      FileLists files;
-      for (const TextSet& text : all) files.push_back(files_of_tokens(text, text_tokens(run.options)));
-      return files;
-    };
-    return require_same_files(run.world, made, run.options.no_verify), texts;
-  }
+  if (run.world.all(stopped.empty())) return texts;
   if (const std::string problem = watch.honoured_stop(); !problem.empty()) run.log.warn(problem);
   throw CollectiveError(stopped, 0, true, exit_code::stopped);
 }
 
-/// Warns of unused masks next to the data, and of data that are used for both training and validation.
 void warn_of_files(const RunContext& run, bool same_tokens) {
-  const bool has_valid = !run.options.valid.empty();
-  for (const std::string& doubt :
-       {run.options.mask.empty() ? unused_masks(run.options.data, Split::train, "--mask") : "",
-        has_valid && run.options.valid_mask.empty() ? unused_masks(run.options.valid, Split::valid, "--valid-mask") : ""})
-    if (!doubt.empty()) run.log.warn(doubt);
-  const bool reads_valid = !has_valid && valid_data_of(run.options.data);
-  if (reads_valid)
-    run.log.say(format("validation: {} of '{}'", plural(files_of_data(run.options.data, Split::valid).size(), "file"),
-                       printable(run.options.data)));
-  auto unread = unread_files(run.options.data, reads_valid);
-  if (has_valid) {
-    std::set<std::string> of_valid;
-    for (const auto& path : files_of_data(run.options.valid, Split::valid)) of_valid.insert(whole_path(path));
-    std::erase_if(unread, [&](const auto& path) { return of_valid.contains(whole_path(path)); });
-  }
-  if (!unread.empty())
-    run.log.say(
-        wrapped(printable(format("not read: {}{} (by the names, not of the split train)", unread.front().string(),
-                                 unread.size() == 1 ? "" : format(" and {} more", plural(unread.size() - 1, "file"))))));
-  const auto both = has_valid ? file_in_both(run.options.data, run.options.valid) : std::nullopt;
-  if (both)
-    run.log.warn(
-        format("'{}' is in the training data and in --valid (the model is validated on what it was trained on); leave it out "
-               "of one of them",
-               both->string()));
-  else if (same_tokens)
+  const bool is_in_both = report_files(
+      run.options, [&](const std::string& line) { run.log.say(line); }, [&](const std::string& text) { run.log.warn(text); });
+  if (same_tokens && !is_in_both)
     run.log.warn(
         "the data of --valid have the same tokens as the training data (the model is validated on what it was trained on); "
         "give other data");
@@ -284,6 +234,66 @@ std::string valid_name(const TrainOptions& options) {
   return !options.valid.empty() ? options.valid : valid_data_of(options.data).value_or("");
 }
 
+std::vector<TextSet> RunTexts::all() const {
+  std::vector<TextSet> both = train;
+  both.insert(both.end(), valid.begin(), valid.end());
+  return both;
+}
+
+RunTexts find_texts(const TrainOptions& options, const std::string& tokenizer, std::size_t vocab_size) {
+  if (options.end_of_document && vocab_size > 0 && *options.end_of_document >= vocab_size)
+    throw UserError(
+        format("--eos-token-id {} is not a token of the model (its vocabulary size is {}); give the token that ends documents",
+               *options.end_of_document, vocab_size));
+  const std::string valid = valid_name(options);
+  const RunTexts texts = {texts_in(options.data, Split::train),
+                          valid.empty() ? std::vector<TextSet>() : texts_in(valid, Split::valid)};
+  try_opening(options.data, Split::train);
+  if (!valid.empty()) require_no_weights(valid), try_opening(valid, Split::valid);
+  const std::vector<TextSet> all = texts.all();
+  if (all.empty() && options.chat)
+    throw UserError("--chat changes nothing (the data are tokens already); leave it out, or give the conversations as JSON");
+  if (all.empty()) return texts;
+  if (options.chat && tokenizer == "bytes")
+    throw UserError("--chat does not go with bytes as tokens (they have no chat template); give --tokenizer, or --model DIR");
+  if (tokenizer.empty())
+    throw UserError(format("'{}' is text, but no tokenizer is known{}; give --tokenizer, or --model DIR", all.front().name,
+                           vocab_size == 0 ? ""
+                                           : format(" (the model has {} tokens, and the folder that it came from has no "
+                                                    "tokenizer)",
+                                                    vocab_size)));
+  for (const std::string& masks : {options.mask, options.valid_mask}) open_masks(masks);
+  return texts;
+}
+
+bool report_files(const TrainOptions& options, const Warn& say, const Warn& warn) {
+  const bool has_valid = !options.valid.empty();
+  for (const std::string& doubt :
+       {options.mask.empty() ? unused_masks(options.data, Split::train, "--mask") : "",
+        has_valid && options.valid_mask.empty() ? unused_masks(options.valid, Split::valid, "--valid-mask") : ""})
+    if (!doubt.empty()) warn(doubt);
+  const bool reads_valid = !has_valid && valid_data_of(options.data);
+  if (reads_valid)
+    say(format("validation: {} of '{}'", plural(files_of_data(options.data, Split::valid).size(), "file"),
+               printable(options.data)));
+  auto unread = unread_files(options.data, reads_valid);
+  if (has_valid) {
+    std::set<std::string> of_valid;
+    for (const auto& path : files_of_data(options.valid, Split::valid)) of_valid.insert(whole_path(path));
+    std::erase_if(unread, [&](const auto& path) { return of_valid.contains(whole_path(path)); });
+  }
+  if (!unread.empty())
+    say(wrapped(printable(format("not read: {}{} (by the names, not of the split train)", unread.front().string(),
+                                 unread.size() == 1 ? "" : format(" and {} more", plural(unread.size() - 1, "file"))))));
+  const auto both = has_valid ? file_in_both(options.data, options.valid) : std::nullopt;
+  if (both)
+    warn(
+        format("'{}' is in the training data and in --valid (the model is validated on what it was trained on); leave it out "
+               "of one of them",
+               both->string()));
+  return both.has_value();
+}
+
 TextReading text_reading(const TrainOptions& options, const std::string& tokenizer, std::size_t vocab_size, Warn warn) {
   return {.tokenizer = tokenizer,
           .json_field = options.json_field,
@@ -345,7 +355,15 @@ std::unique_ptr<const TrainData> open_train_data(const RunContext& run, const Or
                          files_of_data(run.options.mask, Split::train), files_of_data(run.options.valid_mask, Split::train)};
       },
       run.options.no_verify);
-  const std::vector<TextSet> texts = make_tokens(run, origin, machine, watch);
+  const RunTexts texts = make_tokens(run, origin, machine, watch);
+  require_same_files(
+      run.world,
+      [&] {
+        FileLists files;
+        for (const TextSet& text : texts.all()) files.push_back(files_of_tokens(text, text_tokens(run.options)));
+        return files;
+      },
+      run.options.no_verify);
   const std::size_t vocab_size = origin.config.vocab_size;
   Mixture mixture = agree(run.world, [&] {
     return open_mixture(run.options.data, data_cut(run.options), run.options.mask, text_tokens(run.options));
@@ -359,7 +377,8 @@ std::unique_ptr<const TrainData> open_train_data(const RunContext& run, const Or
     same_tokens = check.sum != 0 && check.sum == sum_of_sets({of_valid.sum});
   }
   auto data = agree(run.world, [&] {
-    return std::make_unique<const TrainData>(run, origin, texts, std::move(mixture), std::move(valid), check.sum, progress);
+    return std::make_unique<const TrainData>(run, origin, texts.train, std::move(mixture), std::move(valid), check.sum,
+                                             progress);
   });
   doubt_data(run, origin, *data, check.largest, same_tokens, progress);
   return data;
@@ -373,10 +392,8 @@ void try_data(const RunContext& run, const Origin& origin, Machine& machine, Sig
   agree(run.world, [&] {
     if (run.world.rank() == 0)
       options.save.folder = scratch.emplace(std::filesystem::temp_directory_path(), "fsdp-train").path();
-    std::vector<TextSet> texts = texts_in(options.data, Split::train);
-    const std::string valid = valid_name(options);
-    if (!valid.empty()) std::ranges::move(texts_in(valid, Split::valid), std::back_inserter(texts));
-    for (const TextSet& text : texts) text_bytes += TextSource(text.files).size_of_files();
+    for (const TextSet& text : find_texts(options, origin.tokenizer, origin.config.vocab_size).all())
+      text_bytes += TextSource(text.files).size_of_files();
   });
   constexpr std::uint64_t most = std::uint64_t{1} << 30;
   if (run.world.max(text_bytes) > most)

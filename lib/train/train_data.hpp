@@ -26,6 +26,18 @@ ColumnRule column_rule(const TrainOptions& options);
 TextReading text_reading(const TrainOptions& options, const std::string& tokenizer, std::size_t vocab_size, Warn warn);
 std::string valid_name(const TrainOptions& options);
 
+/// The texts among the data of a run, first those for training.
+struct RunTexts {
+  std::vector<TextSet> train, valid;
+  std::vector<TextSet> all() const;
+};
+/// Finds the texts, and opens all other data. Throws UserError if something cannot be opened, or if `tokenizer` (empty: none is
+/// known) cannot make tokens of the texts as the options say; vocab_size: of the model, 0 if it is not known.
+RunTexts find_texts(const TrainOptions& options, const std::string& tokenizer, std::size_t vocab_size);
+/// Reports files of the data folders that are not read, masks that are not used, and a file that is both in the training and in
+/// the validation data. Returns true if there is such a file.
+bool report_files(const TrainOptions& options, const Warn& say, const Warn& warn);
+
 struct ValidData {
   ValidData(std::unique_ptr<Tokens> tokens, const TrainOptions& options, const BatchCut& cut, std::size_t vocab_size);
   /// A checksum of what a validation measures: the targets, which depend on the tokens (with the checksum `token_sum`),

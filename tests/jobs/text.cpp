@@ -347,7 +347,7 @@ BOOST_AUTO_TEST_CASE(what_is_no_text_is_refused) {
   // A mixture of text and tokens. By default the tokens are bytes, and the vocabulary is that of bytes.
   const Outcome mixed = train(folder, 2, "text.txt:0.5,tokens.bin:0.5 --max-update 2 --batch-size 6");
   BOOST_TEST(mixed.code == 0, mixed.output);
-  const Outcome planned = train(folder, 1, "text.txt --dry-run --batch-size 12 --save-dir planned");
+  const Outcome planned = train(folder, 2, "text.txt --dry-run --batch-size 6 --save-dir planned");
   BOOST_TEST(planned.code == 0, planned.output);
   BOOST_TEST(!fs::exists(folder / "planned"));
 }

@@ -15,7 +15,7 @@ const char* const names[] = {"gpt2-tied", "llama-gqa", "llama3-tied"};
 const PlanOptions recomputed = {.checkpoint_activations = true};
 
 History begin_golden(const std::string& name, Case c) {
-  c.run = beginning(name, 5);
+  c.run = beginning(name, 3);
   return train_golden(name, c);
 }
 

@@ -177,8 +177,10 @@ stub pip "[[ ! -e $work/unreachable ]] && echo \"pip \$1\" >>$work/calls"
 run 1 --tests --check
 says "stockfish"
 called ""
-run 0 --tests
+run 0 --tests --no-python
 says "Installed:"
+! grep -qF build/python "$work/output" || fail "makes a Python that nobody asked for"
+run 0 --tests
 says "into $work/repository/build/python"
 [[ $(tail -n 2 "$work/calls") == $'python3 -m venv\npip install' ]] || fail "Python's packages are not installed"
 run 0 --tests

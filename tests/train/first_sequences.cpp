@@ -86,7 +86,7 @@ BOOST_AUTO_TEST_CASE(masks_and_documents_are_those_of_the_cut) {
   const nlohmann::json first = letters.first({.T = 4})[0];
   BOOST_TEST((first["tokens"] == 5 && first["targets"] == 3), first);
   BOOST_TEST(first["data"].get<std::string>().find("indexed") != std::string::npos);
-  BOOST_TEST(letters.first({.T = 4}, 0, {}, "nowhere/tokenizer.json").empty());
+  BOOST_CHECK_THROW(letters.first({.T = 4}, 0, {}, "nowhere/tokenizer.json"), UserError);
 }
 
 BOOST_AUTO_TEST_CASE(long_sequences_are_shown_around_their_first_target) {
