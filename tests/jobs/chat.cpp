@@ -620,11 +620,12 @@ BOOST_AUTO_TEST_CASE(data_are_proved_before_a_run) {
         std::pair("t --mask t.mask --allow cut-answer", "--allow 'cut-answer' is no check"),
         std::pair("t --mask t.mask,t.mask", "has 1 data sets, but 't.mask,t.mask' has 2 masks"),
         std::pair("texts.jsonl --tokenizer model --mask t.mask", "is text, which has no mask of its own"),
-        std::pair("texts.jsonl --tokenizer model", "the training data have no whole sequence"),
+        std::pair("texts.jsonl --tokenizer model", "'texts.jsonl' has no whole sequence"),
         std::pair("t --mask t.mask --valid t:0.5", "has weights"),
         std::pair("t --mask t.mask --eos-token-id 1", "--eos-token-id changes nothing"),
         std::pair("t --valid-mask t.mask", "--valid-mask changes nothing"),
-        std::pair("rows.jsonl --chat", "--chat needs a tokenizer with a chat template"), std::pair("", "no data are given")}) {
+        std::pair("rows.jsonl --chat", "is text, but no tokenizer is known; give --tokenizer, or --model DIR"),
+        std::pair("", "no data are given")}) {
     const Outcome outcome = prove(words);
     BOOST_TEST((outcome.code == 1 || outcome.code == 2), outcome.output);
     CHECK_CONTAINS(outcome.output, message);
