@@ -88,23 +88,28 @@ void Transformer::check_batch(BatchShape shape, DType /*type*/, const kernels::C
 
 double Transformer::flops_per_token(std::size_t T) const {
   const TransformerConfig& c = config_;
-  const std::size_t table = numel(parameters_[static_cast<std::size_t>(uses_.token_table)].shape);
-  std::size_t multiplied = parameter_count() - table + (c.tied_embeddings ? table : 0);
-  if (uses_.position_table >= 0) multiplied -= numel(parameters()[static_cast<std::size_t>(uses_.position_table)].shape);
-  if (const int a = uses_.embedding_adapter.lora_a; a >= 0)  // a table, too
-    multiplied -= numel(parameters_[static_cast<std::size_t>(a)].shape);
-  double pairs = 0;  // per token, in all layers
+  const auto is_table = [&](int p) {  // rows are read, not multiplied
+    return p == uses_.position_table || p == uses_.embedding_adapter.lora_a || (p == uses_.token_table && !c.tied_embeddings);
+  };
+  int lowest = c.lora.rank > 0 ? static_cast<int>(c.layers) : 0;  // the first block that gradients reach
+  for (int p = 0; const Parameter& parameter : parameters_) {
+    if (parameter.is_adapter && parameter.block >= 0) lowest = std::min(lowest, parameter.block);
+    if (parameter.is_adapter && (p == uses_.token_table || p == uses_.embedding_adapter.lora_a)) lowest = 0;
+    ++p;
+  }
+  std::size_t below = 0, frozen = 0, trained = 0;
+  for (int p = 0; const Parameter& parameter : parameters_) {
+    std::size_t& counted = parameter.is_adapter || c.lora.rank == 0           ? trained
+                           : parameter.block >= 0 && parameter.block < lowest ? below
+                                                                              : frozen;
+    if (!is_table(p++)) counted += numel(parameter.shape);
+  }
+  double forward_pairs = 0, pairs = 0;  // per token
   for (std::size_t layer = 0; layer < c.layers; ++layer)
-    pairs += kernels::visible_pairs(T, c.window_of(layer)) / static_cast<double>(T);
-  std::size_t adapters = 0;
-  for (std::size_t p = 0; p < parameters_.size(); ++p)
-    if (const int index = static_cast<int>(p); parameters_[p].is_adapter && index != uses_.embedding_adapter.lora_a &&
-                                               (index != uses_.token_table || c.tied_embeddings))
-      adapters += numel(parameters_[p].shape);
-  multiplied -= adapters;
-  const double of_weights = c.lora.rank > 0 ? 4 : 6;  // frozen weights need no products for their gradients
-  return of_weights * static_cast<double>(multiplied) + 6 * static_cast<double>(adapters) +
-         12 * static_cast<double>(c.heads * c.head_size) * pairs;
+    (static_cast<int>(layer) < lowest ? forward_pairs : pairs) +=
+        kernels::visible_pairs(T, c.window_of(layer)) / static_cast<double>(T);
+  return 2 * static_cast<double>(below) + 4 * static_cast<double>(frozen) + 6 * static_cast<double>(trained) +
+         static_cast<double>(c.heads * c.head_size) * (4 * forward_pairs + 12 * pairs);
 }
 
 std::size_t Transformer::table_numel(std::size_t T) const {

@@ -39,11 +39,11 @@ json first_strategy(const fs::path& folder, const std::string& words) {
 
 BOOST_AUTO_TEST_CASE(runs_resume_bit_for_bit_with_the_planned_memory) {
   const auto folder = fresh_folder();
-  const std::string lora = " --lora-rank 3 --lora-dropout 0.1 --lora-targets all-linear";
   for (const std::string model : {"llama-gqa", "gpt2-tied"})
     for (const std::string type : {"nf4", "int8"}) {
-      const std::string all = "--model " + golden_folder(model).string() + lora + " --base-dtype " + type +
-                              (type == "nf4" ? " --bf16" : ""),
+      const std::string targets = model == "llama-gqa" && type == "int8" ? "*_proj,embed_tokens,lm_head" : "all-linear",
+                        all = "--model " + golden_folder(model).string() + " --lora-rank 3 --lora-dropout 0.1 --lora-targets " +
+                              targets + " --base-dtype " + type + (type == "nf4" ? " --bf16" : ""),
                         straight = model + type, stopped = model + type + "-stopped", moved = model + type + "-moved";
       expect_done(train(folder, 2, straight, 6, all));
       expect_done(train(folder, 2, stopped, 3, all));

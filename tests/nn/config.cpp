@@ -366,4 +366,14 @@ BOOST_AUTO_TEST_CASE(flops_count_the_head_and_not_the_lookups) {
   BOOST_TEST(gpt2.flops_per_token(1024) == 6 * multiplied + 6.0 * 12 * 768 * 1024);
   const Transformer llama(arch_config("llama-2-7b"));
   BOOST_TEST(llama.flops_per_token(4096) == 6 * (6738415616.0 - 32000.0 * 4096) + 6.0 * 32 * 4096 * 4096);
+  // Blocks below the first one with adapters have no backward pass.
+  TransformerConfig config = arch_config("llama-2-7b");
+  config.lora.rank = 8;
+  config.lora.targets = {"lm_head"};
+  const double table = 32000.0 * 4096, blocks = 6738415616.0 - 2 * table - 4096;
+  BOOST_TEST(Transformer(config).flops_per_token(4096) ==
+             2 * blocks + 4 * (table + 4096) + 6.0 * 8 * (4096 + 32000) + 2.0 * 32 * 4096 * 4096);
+  config.lora.targets = {"q_proj"};
+  BOOST_TEST(Transformer(config).flops_per_token(4096) ==
+             4 * (blocks + table + 4096) + 6.0 * 32 * 8 * (4096 + 4096) + 6.0 * 32 * 4096 * 4096);
 }
