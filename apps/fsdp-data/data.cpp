@@ -9,12 +9,14 @@
 #include "base/progress.hpp"
 #include "checkpoint/tensor_source.hpp"
 #include "data/open_data.hpp"
+#include "data/output_place.hpp"
 #include "data/text_source.hpp"
 #include "files/output_file.hpp"
 #include "files/scratch_folder.hpp"
 #include "options/model_options.hpp"
 #include "options/model_tokenizer.hpp"
 #include "options/new_vocabulary.hpp"
+#include "report/run_report.hpp"
 #include "text/end_tokens.hpp"
 #include "text/tokenizer_files.hpp"
 #include "train/train_data.hpp"
@@ -210,17 +212,25 @@ void look_at_texts(Survey& survey, const TextSet& text, bool is_valid, const Tex
                [source](std::uint64_t offset) { return source->place_of_line(offset); });
   Rows rows(survey, cut.end_of_document);
   std::uint64_t begin = 0;  // of the row in the text
-  const DataCounts counts = look_at_text(text, reading, *reader.tokenizer, [&](const EncodedPiece& piece, bool is_left_out) {
+  const auto take = [&](const EncodedPiece& piece, bool is_left_out) {
     if (piece.begin > 0) begin = piece.begin;  // of a JSON record
     if (!is_left_out) {
       rows.add(piece.ids, piece.mask, begin, 0);
       if (piece.ends_document) rows.end_document(begin);
     }
     if (piece.ends_document) begin = piece.end;
-  });
-  rows.finish();
-  rows.require_ends(format("'{}'", text.name));
-  survey.end(counts);
+  };
+  try {
+    TextReading all = reading;
+    all.skip_invalid = true;  // the report has their number
+    const DataCounts counts = look_at_text(text, all, *reader.tokenizer, take);
+    rows.finish();
+    rows.require_ends(format("'{}'", text.name));
+    survey.end(counts);
+  } catch (const UserError&) {  // if no row is left, what is wrong with the first one says more
+    if (!reading.skip_invalid) look_at_text(text, reading, *reader.tokenizer, [](const EncodedPiece&, bool) {});
+    throw;
+  }
 }
 
 /// Looks at the training or the validation data `name`.
@@ -236,9 +246,8 @@ void look_at_sets(Survey& survey, const DataOptions& options, const OptionTable&
                "one mask for each",
                name, sets.size(), all_masks, masks.size()));
   const Cut cut = data_cut(train);
-  TextReading reading = text_reading(train, reader.name, reader.vocab_size,
-                                     [&](const std::string& text) { print_warning(table.name_options(text)); });
-  reading.skip_invalid = true;  // the report has their number
+  const TextReading reading = text_reading(train, reader.name, reader.vocab_size,
+                                           [&](const std::string& text) { print_warning(table.name_options(text)); });
   for (std::size_t i = 0; i < sets.size(); ++i) {
     const std::vector<TextSet> texts = texts_in(sets[i], split);
     if (texts.empty()) {
@@ -252,17 +261,51 @@ void look_at_sets(Survey& survey, const DataOptions& options, const OptionTable&
   }
 }
 
+/// Throws UserError if the data sets are not joined or mixed as fsdp-train needs them.
+void require_sequences(const std::vector<SurveyedSource>& sources, const TrainOptions& train) {
+  const Cut cut = data_cut(train);
+  for (const bool is_valid : {false, true}) {
+    const bool is_mixture = !is_valid && has_weights(train.data);
+    const std::string name = format("'{}'", is_valid ? valid_name(train) : train.data);
+    std::uint64_t tokens = 0, sets = 0, masks = 0;
+    const auto require = [&](const std::string& data) {
+      if (masks > 0 && masks < sets) throw only_some_have_masks(data, masks, sets - masks);
+      if (!is_valid && cut.mode == BreakMode::none && sets > 0 && masks == 0 && tokens <= cut.T)
+        throw has_no_sequence(data, tokens, cut.T);
+    };
+    for (const SurveyedSource& source : sources) {
+      if (source.is_valid != is_valid) continue;
+      if (is_mixture) tokens = sets = masks = 0;
+      tokens += source.counts.tokens, ++sets, masks += source.has_mask;
+      if (is_mixture) require(source.name);
+    }
+    require(name);
+  }
+}
+
+/// Returns true if a data set without targets is joined with others that have some.
+bool is_joined_with_targets(const SurveyedSource& source, const std::vector<SurveyedSource>& sources,
+                            const TrainOptions& train) {
+  return (source.is_valid || !has_weights(train.data)) && std::ranges::any_of(sources, [&](const SurveyedSource& other) {
+           return other.is_valid == source.is_valid && other.counts.targets > 0;
+         });
+}
+
 }  // namespace
 
 DataReport look_at_data(const DataOptions& options, const OptionTable& table) {
   const TrainOptions& train = options.train;
-  const Cut cut = data_cut(train);
   require_data(train);
   const Reader reader = open_reader(train);
   find_texts(train, reader.name, reader.vocab_size);
   if (reader.longest > 0 && train.sharding.batch.T > reader.longest)
     throw UserError(format("--tokens-per-sample {} is more than the model's longest sequence ({}); give at most {}",
                            train.sharding.batch.T, reader.longest, reader.longest));
+  if (!options.html.empty()) {
+    for (const std::string& name : {train.data, train.valid, train.mask, train.valid_mask})
+      require_no_input(options.html, files_of_data(name, Split::train));
+    if (kind_of(options.html) != PathKind::other) require_place(options.html);  // such as /dev/stdout
+  }
   report_files(
       train, [](const std::string& line) { print_text(stderr, line + "\n"); },
       [](const std::string& text) { print_warning(text); });
@@ -270,12 +313,7 @@ DataReport look_at_data(const DataOptions& options, const OptionTable& table) {
   look_at_sets(survey, options, table, train.data, false, reader);
   if (const std::string valid = valid_name(train); !valid.empty()) look_at_sets(survey, options, table, valid, true, reader);
   survey.finish();
-  std::uint64_t tokens = 0;  // of training data
-  bool has_mask = false;
-  for (const SurveyedSource& source : survey.sources())
-    if (!source.is_valid) tokens += source.counts.tokens, has_mask |= source.has_mask;
-  if (cut.mode == BreakMode::none && !has_mask && tokens <= cut.T)
-    throw has_no_sequence(format("'{}'", train.data), tokens, cut.T);
+  require_sequences(survey.sources(), train);
 
   const auto is_allowed = [&](const DataCheck& check) {
     return std::ranges::find(options.allow, check.name) != options.allow.end() ||
@@ -284,7 +322,9 @@ DataReport look_at_data(const DataOptions& options, const OptionTable& table) {
   DataReport report{survey.sources(), {}, survey.lengths(), survey.ways(), {}};
   for (const SurveyedSource& source : report.sources)
     for (const DataCheck& check : data_checks())
-      if (std::string found = check.message(source.counts, source.name); !found.empty())
+      if (std::string found = check.message(source.counts, source.name);
+          !found.empty() &&
+          (std::string_view(check.name) != "no-targets" || !is_joined_with_targets(source, report.sources, train)))
         report.findings.push_back({&check, source.name, table.name_options(found), is_allowed(check)});
   for (const Example& example : survey.examples())
     if (reader.tokenizer)  // without one, tokens have no text

@@ -54,6 +54,7 @@ OptionTable generate_option_table(GenerateOptions& options) {
             "Write prompts by the model's chat template. Without --prompt and --prompts, talk with the model: each line of "
             "standard input is a message, and answers are printed while they are generated.")
       .common();
+  add_record_form_options(table, options.form, options.chat);
   add_chat_template_option(table, options.chat_template);
   table.text("system", "TEXT", options.system, "system message of --chat, for conversations that have none")
       .unset("the chat template's own, if it has one");
@@ -137,9 +138,8 @@ class PromptReader {
     std::string problem;
     if (chat_) {
       const nlohmann::ordered_json object = read_json_in_order(records.record(), problem);
-      if (const std::string form = known_form(object); !form.empty())
-        throw UserError(
-            format("{} is {}; prompts are objects with \"messages\" or \"prompt\"", place, form.substr(0, form.find(';'))));
+      if (const std::string form = known_form(object); options_.form == RecordForm() && !form.empty())
+        throw UserError(format("{} is {}", place, form));
       if (!problem.empty()) throw UserError(format("{} is no conversation ({}); correct it", place, problem));
       return add_chat(object, place);
     }
@@ -191,7 +191,7 @@ struct Inputs {
     if (const auto doubt = doubt_tokenizer(*tokenizer, options.tokenizer, vocab_size, folder); doubt && speaks)
       print_warnings({*doubt});
     if (options.chat) {
-      chat.emplace(options.chat_template.empty() ? folder : options.chat_template, *tokenizer);
+      chat.emplace(options.chat_template.empty() ? folder : options.chat_template, *tokenizer, options.form);
       if (const auto end = tokenizer->find(chat->chat().end()); end && !options.chat_template.empty())
         generation.end_tokens.push_back(*end);
     }

@@ -13,6 +13,7 @@
 #include "generate/generator.hpp"
 #include "machine/compute_device.hpp"
 #include "options/generation_config.hpp"
+#include "text/record_form.hpp"
 
 namespace fsdp {
 
@@ -25,6 +26,7 @@ struct GenerateOptions {
   std::string tokenizer;
   bool json = false;
   bool chat = false;
+  RecordForm form;                      // of the conversations in `prompts`
   std::filesystem::path chat_template;  // a file with another template than the model's; empty: the model's
   std::string system;                   // the system message; if empty, the chat template uses its default message
   GenerationWishes wishes = {};         // the user's settings; missing ones come from generation_config.json

@@ -92,7 +92,7 @@ void require_packed_once(const std::vector<fs::path>& paths) {
     if (const auto [other, is_new] = texts.emplace(without_packing(path), path); !is_new)
       throw UserError(format(
           "'{}' and '{}' are the same text by their names (packed in two ways, or packed and not; it would be read twice); "
-          "remove one of them, or give a pattern that matches only one",
+          "remove one of them, or name only one",
           other->second.string(), path.string()));
 }
 
@@ -302,12 +302,13 @@ std::vector<fs::path> files_of(const std::string& name, Split split) {
 
 /// Returns the files as a data set of text if all are texts, and nullopt if none is. Throws UserError if only some are.
 std::optional<TextSet> text_of(const std::string& name, Split split, const std::vector<fs::path>& paths) {
+  for (const fs::path& path : paths)
+    if (std::error_code none; is_named_text(path) && fs::is_empty(path, none))
+      throw UserError(format("cannot read '{}' (it is empty); delete it, or name the other files", path.string()));
   const auto count = std::count_if(paths.begin(), paths.end(), is_text_file);
   if (count == 0) return std::nullopt;
   if (count < std::ssize(paths)) {
     const auto other = std::find_if_not(paths.begin(), paths.end(), is_text_file);
-    if (std::error_code none; fs::is_empty(*other, none))
-      throw UserError(format("cannot read '{}' (it is empty); delete it, or name the other files", other->string()));
     throw UserError(
         format("'{}' has text and other files ('{}' is no text, and a data set cannot have both); name them separately", name,
                other->string()));
@@ -385,13 +386,22 @@ std::vector<std::string> sets_in(const std::string& name) {
 
 std::vector<TextSet> texts_in(const std::string& name, Split split) {
   std::vector<TextSet> texts;
+  std::vector<fs::path> paths;
   for (const MixturePart& part : parts_of(name))
-    if (auto text = text_of(part.name, split, files_of(part.name, split))) texts.push_back(std::move(*text));
+    if (auto text = text_of(part.name, split, files_of(part.name, split))) {
+      paths.insert(paths.end(), text->files.begin(), text->files.end());
+      texts.push_back(std::move(*text));
+    }
+  std::sort(paths.begin(), paths.end());
+  paths.erase(std::unique(paths.begin(), paths.end()), paths.end());  // the same file twice is a user's wish
+  require_packed_once(paths);
   return texts;
 }
 
+bool has_weights(const std::string& name) { return parts_of(name).front().weight.has_value(); }
+
 void require_no_weights(const std::string& name) {
-  if (parts_of(name).front().weight)
+  if (has_weights(name))
     throw UserError(
         format("'{}' has weights (these data are read once as a whole, without shares); leave the weights out", name));
 }

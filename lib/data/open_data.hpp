@@ -43,7 +43,8 @@ std::vector<TextSet> texts_in(const std::string& name, Split split);
 /// Opens and closes all data sets that are not texts, so that missing files and unknown formats are reported before the texts
 /// are tokenized, which takes long. Throws what open_token_file() throws.
 void try_opening(const std::string& name, Split split);
-/// Throws UserError if the data sets in the name have weights, which only training data may have.
+/// Returns true if the data sets in the name have weights, and so are a mixture. The second function throws UserError then.
+bool has_weights(const std::string& name);
 void require_no_weights(const std::string& name);
 /// Opens training data. `masks` names the loss masks (data/samples.hpp) in the same form as `name`: one mask for each data set
 /// of a mixture, without weights. If `masks` is empty, the data's own masks are used. `text_tokens` is the folder of the

@@ -121,11 +121,7 @@ class JoinedTokens : public Tokens {
     for (const auto& part : parts_)
       if (auto mask = part->mask()) masks.push_back(std::move(mask));
     if (masks.empty()) return nullptr;
-    if (masks.size() < parts_.size())
-      throw UserError(format(
-          "of the files {}, {} have a loss mask, and {} do not (a mask is needed for all tokens or for none); give `mask`, "
-          "or leave the files of one kind out",
-          name(), masks.size(), parts_.size() - masks.size()));
+    if (masks.size() < parts_.size()) throw only_some_have_masks(name(), masks.size(), parts_.size() - masks.size());
     return std::make_unique<JoinedTokens>(std::move(masks));
   }
   DataCounts counts() const override {
@@ -160,6 +156,13 @@ class JoinedTokens : public Tokens {
 };
 
 }  // namespace
+
+UserError only_some_have_masks(const std::string& data, std::size_t with, std::size_t without) {
+  return UserError(
+      format("of the files {}, {} have a loss mask, and {} do not (a mask is needed for all tokens or for none); give `mask`, "
+             "or leave the files of one kind out",
+             data, with, without));
+}
 
 std::unique_ptr<Tokens> join(std::vector<std::unique_ptr<Tokens>> parts) {
   if (parts.size() == 1) return std::move(parts.front());

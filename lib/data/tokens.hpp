@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.hpp"
 #include "text/data_counts.hpp"
 
 namespace fsdp {
@@ -55,6 +56,8 @@ class Tokens {
 /// common NAME. Throws UserError if a file is missing, empty, truncated or of an unknown format.
 std::unique_ptr<Tokens> open_token_file(const std::filesystem::path& path);
 
+/// The error for joined data of which some have a loss mask, and others do not.
+UserError only_some_have_masks(const std::string& data, std::size_t with, std::size_t without);
 /// Joins the rows of `parts`, of which there must be at least one, into one row.
 std::unique_ptr<Tokens> join(std::vector<std::unique_ptr<Tokens>> parts);
 

@@ -31,8 +31,8 @@ class Transformer final : public Model, public Recomputation, public PositionTab
   /// The number of parameters; tied ones count once.
   std::size_t parameter_count() const { return fsdp::parameter_count(config_); }
   /// FLOPs of training per token: 6 N + 6 L C T (docs/glossary.md). N includes the LM head, but not the embedding tables.
-  /// With adapters: 4 N + 6 A + 6 L C T, where A is the number of their parameters; blocks below the first one with adapters have
-  /// no backward pass, and count 2 N + 2 L C T.
+  /// With adapters: 4 N + 6 A + 6 L C T, where A is the number of their parameters; blocks below the first one with adapters
+  /// have no backward pass, and count 2 N + 2 L C T.
   double flops_per_token(std::size_t T) const;
 
   /// The LM head's matrix products: the number of rows of logits that are in memory at once, and the number of their columns

@@ -364,6 +364,12 @@ void add_text_options(OptionTable& table, std::string& json_field, bool& chat, R
           "tokenizer's folder. " +
               with_masks)
       .sets("conversations");
+  add_record_form_options(table, form, chat);
+  table.flag("skip-invalid", skip_invalid, "Skip lines or objects of JSON without a usable text, and report their number.")
+      .sets("skipping of lines");
+}
+
+void add_record_form_options(OptionTable& table, RecordForm& form, const bool& chat) {
   std::vector<std::pair<std::string, std::string>> names;
   std::string about = "The form of the conversations, for --chat.";
   for (const auto& [name, keys] : record_forms()) {
@@ -383,8 +389,6 @@ void add_text_options(OptionTable& table, std::string& json_field, bool& chat, R
       throw UserError(
           "--json-format and --json-names change nothing (they are for conversations); give --chat, or leave them out");
   });
-  table.flag("skip-invalid", skip_invalid, "Skip lines or objects of JSON without a usable text, and report their number.")
-      .sets("skipping of lines");
 }
 
 void add_chat_template_option(OptionTable& table, std::filesystem::path& file, const std::string& more) {

@@ -61,6 +61,8 @@ void add_attention_option(OptionTable& table, AttentionBackend& backend);
 /// where masks of answers go.
 void add_text_options(OptionTable& table, std::string& json_field, bool& chat, RecordForm& form, bool& skip_invalid,
                       const std::string& with_masks);
+/// --json-format and --json-names, for programs that read conversations.
+void add_record_form_options(OptionTable& table, RecordForm& form, const bool& chat);
 /// --chat-template, for every program that reads conversations. `more` is appended to the help of the option.
 void add_chat_template_option(OptionTable& table, std::filesystem::path& file, const std::string& more = "");
 /// --threads, for every program that computes.

@@ -25,19 +25,19 @@ constexpr OtherOption rows[] = {
     // data
     {"training.dataset training.dataset-path dataloader.dataset dataloader.dataset-path train-file train-data-path dataset-name", "give DATA"},
     {"data-path", "give DATA: NAME for NAME.bin and NAME.idx, and shares as in a:0.7,b:0.3"},
-    {"valid-data-path validation-file do-eval validation.enable validation.dataset validation.dataset-path validator.enable", "give --valid DATA"},
+    {"valid-data-path validation-file do-eval validation.enable validation.dataset validation.dataset-path validator.enable dataset-val", "give --valid DATA"},
     {"train-subset valid-subset combine-valid-subsets", "give other data sets as DATA and --valid", "a data-bin folder is read with its splits train and valid"},
     {"split", "give --valid another data set; fsdp-tokenize --valid-fraction makes two", "all of DATA is for training"},
     {"max-valid-steps nval validation.steps validator.steps eval-iters", "give --valid a shorter file", "validation reads all of its data"},
     {"shorten-method shorten-data-split-list", "give --long-rows truncate", "documents that are longer than a sequence take several"},
-    {"seq-length max-seq-length max-position-embeddings max-target-positions training.seq-len training.max-context-length", "give --tokens-per-sample"},
+    {"seq-length max-seq-length max-seq-len max-position-embeddings max-target-positions training.seq-len training.max-context-length", "give --tokens-per-sample"},
     {"reset-position-ids reset-attention-mask", "give --document-attention"},
     {"eod-mask-loss", "give --mask FILE", "a mask has a 1 for each token that counts in the loss"},
     {"tokenizer-name tokenizer-model tokenizer-type vocab-file merge-file bpe hf-assets-path model.hf-assets-path model.tokenizer-path", "give --tokenizer DIR"},
     {"num-workers dataloader-num-workers", "leave it out", "each rank reads its next batch while it computes"},
     // model
     {"model.name model.flavor config-name", "give --arch NAME"},
-    {"model-name-or-path checkpoint.initial-load-in-hf", "give --model DIR; nothing is downloaded"},
+    {"model-name-or-path checkpoint-dir checkpoint.initial-load-in-hf", "give --model DIR; nothing is downloaded"},
     {"num-layers decoder-layers-to-keep", "give --decoder-layers"},
     {"hidden-size decoder-input-dim decoder-output-dim", "give --decoder-embed-dim"},
     {"ffn-hidden-size", "give --decoder-ffn-embed-dim"},
@@ -142,7 +142,7 @@ constexpr OtherOption rows[] = {
     // checkpoints and validation
     {"save output-dir dump-folder job.dump-folder checkpoint.folder", "give --save-dir"},
     {"save-steps save-strategy checkpoint.interval", "give --save-interval-updates, or --save-interval-epochs 1 for each epoch"},
-    {"save-total-limit keep-interval-updates keep-last-epochs checkpoint.keep-latest-k", "give --keep-last N"},
+    {"save-total-limit keep-interval-updates keep-last-epochs keep-last-n-checkpoints checkpoint.keep-latest-k", "give --keep-last N"},
     {"keep-interval-updates-pattern", "give --keep-every N"},
     {"load resume-from-checkpoint restore-file continue-once checkpoint.load-step", "give --restore PATH for another checkpoint", "the same command resumes its run"},
     {"finetune finetune-from-model checkpoint.initial-load-path checkpoint.initial-load-model-only", "give --finetune-from PATH"},
@@ -161,17 +161,17 @@ constexpr OtherOption rows[] = {
     {"debug.print-config job.print-config", "give --print-config"},
     {"logging-steps metrics.log-freq steps-per-print", "give --log-interval"},
     {"tensorboard-dir tensorboard-logdir logging-dir metrics.enable-tensorboard", "give --tensorboard DIR"},
-    {"wandb-project report-to metrics.enable-wandb", "leave it out", "the run writes report.html into --save-dir; fsdp-report compares runs"},
+    {"wandb-project report-to metrics.enable-wandb metric-logger", "leave it out", "the run writes report.html into --save-dir; fsdp-report compares runs"},
     {"log-params-norm", "give --log-group-norms"},
     {"no-progress-bar", "give --log-format simple"},
-    {"profile timing-log-level wall-clock-breakdown profiling.enable-profiling profiler.enable-profiling", "give --trace FILE"},
+    {"profile timing-log-level wall-clock-breakdown profiling.enable-profiling profiler profiler.enable-profiling", "give --trace FILE"},
     {"profiling.profile-freq profiler.profile-freq", "give --trace-updates"},
     {"comm.trace-buf-size", "see fsdp-inspect --flight", "the last operations of each rank are always recorded"},
     // TRL and the Trainer, for which no row above has the name
     {"dataset-config dataset-train-split dataset-test-split dataset-num-proc datasets model-revision base-model trust-remote-code dataset-streaming dataset-kwargs base-model-name-or-path revision hub-revision", "give DATA and --model DIR; nothing is downloaded", "data and models are files"},
-    {"dataset-text-field", "give --json-field"},
+    {"dataset-text-field column", "give --json-field"},
     {"max-length sequence-len", "give --tokens-per-sample"},
-    {"packing=True packing=true packing-strategy sample-packing multipack-real-batches", "give --packing best-fit, with --break-mode complete and --document-attention; documents that are too long: --long-rows truncate (TRL's bfd) or split (bfd_split)"},
+    {"packing=True packing=true packing-strategy sample-packing multipack-real-batches packed", "give --packing best-fit, with --break-mode complete and --document-attention; documents that are too long: --long-rows truncate (TRL's bfd) or split (bfd_split)"},
     {"packing=False packing=false", "give --break-mode eos: a document in each sequence"},
     {"train-sampling-strategy", "give --group-by-length for group_by_length, and --shuffle for random"},
     {"length-column-name", "leave it out", "lengths are counted"},
@@ -227,6 +227,7 @@ constexpr OtherOption rows[] = {
     {"batch-size-val", "leave it out", "validation has the batches of training"},
     {"fsdp-cpu-offload", "give --offload-params cpu"},
     {"custom-sharded-layers", "give --wrap-policy custom, with --wrap-units"},
+    {"train-on-input", "leave it out, or give --json-field for texts that are learned as a whole", "with --chat only answers are learned"},
     {"memory-efficient-fsdp-wrap", "leave it out", "the embedding and the head are units of their own unless they are tied"},
     {"optimizer-in-bwd", "leave it out", "the norm of the whole gradient is known before an update"},
     {"lora-attn-modules apply-lora-to-mlp apply-lora-to-output", "give --lora-targets"},
@@ -257,6 +258,9 @@ void add_options_of_other_programs(OptionTable& table) {
       {"fsdp_config:", "distributed_type:"},
       "(it is a configuration of Hugging Face's accelerate, in YAML); give lines 'name = value' with the options "
       "of --help all");
+  table.config_elsewhere({"model_name_or_path:", "base_model:"},
+                         "(it is a configuration of TRL or axolotl, in YAML); give lines 'name = value' with the options that "
+                         "docs/from-trl.md has for its keys");
   table.config_elsewhere({"_component_:"},
                          "(it is a recipe of torchtune, in YAML); give lines 'name = value' with the options that "
                          "docs/from-torchtune.md has for its keys");

@@ -589,8 +589,10 @@ ChatText ChatReader::read(const nlohmann::ordered_json& record, std::string& pro
 }
 
 ChatPrompt ChatReader::read_prompt(const nlohmann::ordered_json& record, const std::string& system, std::string& problem) {
-  return read_chat_prompt(
-      record, system, [this]() -> const ChatTemplate& { return chat(); }, problem, unused_);
+  problem.clear();
+  const ChatJson read = records_.read(record, problem);
+  const auto by = [this]() -> const ChatTemplate& { return chat(); };
+  return problem.empty() ? read_chat_prompt(read, system, by, problem, unused_) : ChatPrompt();
 }
 
 std::vector<std::string> ChatReader::warnings() const {

@@ -131,7 +131,7 @@ std::string first_of(const DataCounts& counts, const char* check) {
 }
 
 std::string left_out_rows(const DataCounts& counts, const std::string& name) {
-  return format("{} in {} are left out{}{}", rows_of(counts, counts.skipped), name,
+  return format("{} in {} {} left out{}{}", rows_of(counts, counts.skipped), name, counts.skipped == 1 ? "is" : "are",
                 counts.without_target == 0 ? ""
                                            : format(", {} of them because they have no target{}", counts.without_target,
                                                     counts.roles.empty() ? "" : "; roles: " + roles_of(counts)),
@@ -156,9 +156,9 @@ std::string unknown_roles(const DataCounts& counts, const std::string& name) {
   }
   if (messages == 0) return "";
   return format(
-      "{} in {} of the role {} are not learned (only those of the role \"assistant\" are answers; roles: {}); if they "
+      "{} in {} of the role {} {} not learned (only those of the role \"assistant\" are answers; roles: {}); if they "
       "are answers, correct the role",
-      plural(messages, "message"), name, unknown, roles_of(counts));
+      plural(messages, "message"), name, unknown, messages == 1 ? "is" : "are", roles_of(counts));
 }
 
 std::string unended_answers(const DataCounts& counts, const std::string& name) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -44,6 +45,13 @@ std::vector<NewToken> tokens_of_json(const std::string& text, const std::string&
   return tokens;
 }
 
+/// Returns true for a list in JSON; a word in brackets, such as "[TOOL]", begins a list of lines.
+bool is_json_list(std::string_view text) {
+  if (!text.starts_with('[')) return false;
+  const std::size_t next = text.find_first_not_of(" \t\r\n", 1);
+  return next == text.npos || std::string_view("\"{]").find(text[next]) != std::string_view::npos;
+}
+
 /// Splits a text at each `separator`.
 std::vector<NewToken> tokens_between(std::string_view text, char separator, bool special) {
   std::vector<NewToken> tokens;
@@ -76,7 +84,7 @@ std::vector<NewToken> read_new_tokens(const std::string& given, bool special) {
   if (kind_of(given) == PathKind::file) {
     source = given;
     std::string text = read_text_file(given);
-    if (text.starts_with('[')) {
+    if (is_json_list(text)) {
       tokens = tokens_of_json(text, given, special);
     } else {
       std::erase(text, '\r');

@@ -18,19 +18,30 @@ ParallelEncoder::ParallelEncoder(const Tokenizer& tokenizer, std::size_t threads
 
 void ParallelEncoder::add(TextPiece piece) {
   if (threads_ == 1) return take_(encode(std::move(piece)));
+  group_bytes_ += piece.text.size();
+  group_.push_back(std::move(piece));
+  if (group_bytes_ >= bytes_of_a_group || group_.size() >= 1024) start();
+}
+
+void ParallelEncoder::start() {
   if (under_way_.size() == threads_) take_first();
-  under_way_.push_back(
-      std::async(std::launch::async, [this, piece = std::move(piece)]() mutable { return encode(std::move(piece)); }));
+  under_way_.push_back(std::async(std::launch::async, [this, group = std::exchange(group_, {})]() mutable {
+    std::vector<EncodedPiece> encoded;
+    for (TextPiece& piece : group) encoded.push_back(encode(std::move(piece)));
+    return encoded;
+  }));
+  group_bytes_ = 0;
 }
 
 void ParallelEncoder::finish() {
+  if (!group_.empty()) start();
   while (!under_way_.empty()) take_first();
 }
 
 void ParallelEncoder::take_first() {
-  EncodedPiece piece = under_way_.front().get();
+  std::vector<EncodedPiece> group = under_way_.front().get();
   under_way_.pop_front();
-  take_(std::move(piece));
+  for (EncodedPiece& piece : group) take_(std::move(piece));
 }
 
 EncodedPiece ParallelEncoder::encode(TextPiece piece) const {

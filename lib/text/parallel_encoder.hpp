@@ -33,27 +33,32 @@ struct EncodedPiece : TextPiece {
   std::size_t first_replaced = 0;            // the position of the first invalid place in the piece
 };
 
-/// Tokenizes each piece in a thread of its own, at most `threads` pieces at once, and keeps no other pieces in memory.
+/// Tokenizes pieces in at most `threads` threads at once, and keeps few other pieces in memory. Pieces that follow each other
+/// share a thread until they have `bytes_of_a_group`, because starting one takes as long as tokenizing some rows.
 class ParallelEncoder {
  public:
   using Take = std::function<void(EncodedPiece)>;
   /// `take` receives the pieces in order, in the thread that calls the functions below. The tokenizer must outlive this object.
   ParallelEncoder(const Tokenizer& tokenizer, std::size_t threads, Take take);
 
-  /// Starts to tokenize a piece. May call `take` for earlier pieces; if tokenizing one of them failed, rethrows its exception.
+  /// Adds a piece. May call `take` for earlier pieces; if tokenizing one of them failed, rethrows its exception.
   void add(TextPiece piece);
   /// Calls `take` for all remaining pieces.
   void finish();
 
  private:
+  static constexpr std::size_t bytes_of_a_group = std::size_t{32} << 10;
   EncodedPiece encode(TextPiece piece) const;
   void encode_conversation(EncodedPiece& piece) const;
+  void start();
   void take_first();
 
   const Tokenizer& tokenizer_;
   std::size_t threads_;
   Take take_;
-  std::deque<std::future<EncodedPiece>> under_way_;  // pieces in progress; a future's destructor waits for its thread
+  std::vector<TextPiece> group_;  // pieces that wait for a thread
+  std::size_t group_bytes_ = 0;
+  std::deque<std::future<std::vector<EncodedPiece>>> under_way_;  // a future's destructor waits for its thread
 };
 
 }  // namespace fsdp

@@ -27,10 +27,16 @@ namespace {
 
 void require_same_model(const TransformerConfig& wanted, const CheckpointReader& checkpoint) {
   const std::string differences = describe_differences(wanted, checkpoint.config(), "the checkpoint");
-  if (!differences.empty())
-    throw UserError(format(
-        "{} holds another model ({}); choose another --save-dir or --restore, or leave out the options that name the model",
-        checkpoint.description(), differences));
+  if (differences.empty()) return;
+  std::string given;  // the options of the run that set its vocabulary
+  const nlohmann::json then = parse_json(checkpoint.header().options_json);
+  for (const char* option : {"add-tokens", "add-special-tokens", "pad-vocab-to"})
+    if (const auto value = then.find(option); value != then.end() && !value->is_null() && *value != 0)
+      given += format("{}--{} {}", given.empty() ? "; the run had " : " ", option,
+                      value->is_string() ? value->get<std::string>() : json_text(*value));
+  throw UserError(format(
+      "{} holds another model ({}{}); choose another --save-dir or --restore, or leave out the options that name the model",
+      checkpoint.description(), differences, given));
 }
 
 Verify verify_of(const TrainOptions& options) { return options.no_verify ? Verify::no : Verify::yes; }

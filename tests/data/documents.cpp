@@ -257,6 +257,11 @@ BOOST_AUTO_TEST_CASE(a_folder_with_splits_is_read_as_datasets_reads_it) {
        "'train-test.json' contains the names of two splits",
        "contains the names of two splits"},
       {{"a.jsonl", "a.jsonl.gz"}, "are the same text by their names", "are the same text by their names"}};
+  const TemporaryFolder listed;
+  for (const char* const name : {"a.jsonl", "a.jsonl.gz"}) write_file(listed / name, R"({"text": "words"})");
+  const std::string first = (listed / "a.jsonl").string();
+  CHECK_CONTAINS(message_of([&] { texts_in(first + "," + first + ".gz", Split::train); }), "are the same text by their names");
+  BOOST_TEST(texts_in(first + "," + first, Split::train).size() == 2u);
   for (const Folder& each : folders) {
     const TemporaryFolder folder;
     for (const std::string& name : each.names) {

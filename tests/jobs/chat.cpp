@@ -309,7 +309,7 @@ BOOST_AUTO_TEST_CASE(the_data_are_counted) {
   CHECK_CONTAINS(evaluated.output, "targets are predicted without the beginning of their conversation");
   for (const auto& [name, content, text] : {std::tuple("q.jsonl", "{\"question\": \"a\", \"answer\": \"b\"}\n",
                                                        "line 1 of 'q.jsonl' is a question with its answer"),
-                                            {"e.jsonl", "", "(it is empty, so it is no text either)"},
+                                            {"e.jsonl", "", "cannot read 'e.jsonl' (it is empty)"},
                                             {"p.parquet", "PAR1....", "is a Parquet file that cannot be read (it was cut)"}}) {
     write_file(folder / name, content);
     const Outcome outcome = train(std::string(name) + " --max-update 1", "bad");
@@ -522,6 +522,18 @@ BOOST_AUTO_TEST_CASE(conversations_of_a_file_are_answered) {
   write_file(folder / "bad.jsonl", R"({"prompt":"a"}
 {"messages":[{"role":"assistant","content":"b"}]}
 )");
+  // The data of a training run, in another form.
+  write_file(folder / "forms.jsonl", R"({"conversations":[{"from":"human","value":"abc"},{"from":"gpt","value":"God knows."}]}
+)");
+  const Outcome other = run(folder, mpirun(1, "fsdp-generate",
+                                           split("tuned/best --chat --prompts forms.jsonl --json-format sharegpt --json "
+                                                 "--temperature 0 --max-new-tokens 12")));
+  must(other);
+  const json of_form = json::parse(other.output.substr(other.output.find('{')));
+  BOOST_TEST((of_form["text"] == one[0]["text"] && of_form["reference"] == "God knows."), other.output);
+  refused("base --chat --prompts forms.jsonl",
+          "is in ShareGPT's form (\"conversations\", \"from\" and \"value\"); give "
+          "--json-format sharegpt");
   refused("base --chat --prompts bad.jsonl",
           "line 2 of 'bad.jsonl' cannot be answered (its only message is an answer, so there is "
           "nothing to answer)");
@@ -622,6 +634,11 @@ BOOST_AUTO_TEST_CASE(data_are_proved_before_a_run) {
         std::pair("texts.jsonl --tokenizer model --mask t.mask", "is text, which has no mask of its own"),
         std::pair("texts.jsonl --tokenizer model", "'texts.jsonl' has no whole sequence"),
         std::pair("t --mask t.mask --valid t:0.5", "has weights"),
+        std::pair("rows.jsonl,texts.jsonl --chat --tokenizer model --html rows.jsonl", "'rows.jsonl' would be written over"),
+        std::pair("rows.jsonl --chat --tokenizer model --html no/page.html", "cannot write 'no/page.html'"),
+        std::pair("rows.jsonl --tokenizer model", "read such lines by --chat"),
+        std::pair("t:0.5,texts.jsonl:0.5 --tokenizer model", "'texts.jsonl' has no whole sequence"),
+        std::pair("t,rows.jsonl --tokenizer model --chat", "1 have a loss mask, and 1 do not"),
         std::pair("t --mask t.mask --eos-token-id 1", "--eos-token-id changes nothing"),
         std::pair("t --valid-mask t.mask", "--valid-mask changes nothing"),
         std::pair("rows.jsonl --chat", "is text, but no tokenizer is known; give --tokenizer, or --model DIR"),

@@ -340,8 +340,9 @@ BOOST_AUTO_TEST_CASE(what_is_no_text_is_refused) {
   for (const std::string missing : {"text.txt,none.bin", "text.txt:0.5,empty.txt:0.5", "text.txt --valid none.bin",
                                     "text.txt --mask none.bin", "text.txt --valid tokens.bin --valid-mask text.txt"}) {
     fs::remove_all(folder / "checkpoints");
-    check(missing,
-          missing.find("none.bin") != missing.npos ? "data 'none.bin' does not exist" : "is not a token file that can be used");
+    check(missing, missing.find("none.bin") != missing.npos    ? "data 'none.bin' does not exist"
+                   : missing.find("empty.txt") != missing.npos ? "cannot read 'empty.txt' (it is empty)"
+                                                               : "is not a token file that can be used");
     BOOST_TEST(!fs::exists(folder / "checkpoints" / "tokens"), missing);
   }
   // A mixture of text and tokens. By default the tokens are bytes, and the vocabulary is that of bytes.

@@ -37,7 +37,8 @@ BOOST_AUTO_TEST_CASE(lists_and_files_are_read) {
   BOOST_TEST(read(file(R"(["one", {"content": "two", "special": true}, {"content": "three"}])")) == "one|two*|three");
   BOOST_TEST(read(file(R"(["one", {"content": "two", "special": false, "normalized": true}])"), true) == "one*|two");
   CHECK_CONTAINS(message_of([&] { read(file("")); }), "has no tokens (one per line, or a JSON list)");
-  CHECK_CONTAINS(message_of([&] { read(file("[1]")); }), "has the entry 1 (a new token is a text");
+  BOOST_TEST(read(file("[TOOL]\n[/TOOL]\n"), true) == "[TOOL]*|[/TOOL]*");
+  CHECK_CONTAINS(message_of([&] { read(file("[\"a\", 1]")); }), "has the entry 1 (a new token is a text");
   CHECK_CONTAINS(message_of([&] { read(file("[\"one\"")); }), "is no list of new tokens");
   CHECK_CONTAINS(message_of([&] { read(file(R"([{"content": "two", "lstrip": true}])")); }),
                  "sets lstrip of the token \"two\" to true");
