@@ -10,6 +10,7 @@
 #include "api/learning_rate.hpp"
 #include "api/metrics.hpp"
 #include "api/optimizer.hpp"
+#include "api/weights.hpp"
 #include "base/user_error.hpp"
 #include "layers/attention.hpp"
 #include "layers/composition.hpp"

@@ -50,7 +50,7 @@ namespace fsdp {
 
 namespace {
 
-void require_user(bool ok, const char* problem) {
+void require_user(bool ok, const std::string& problem) {
   if (!ok) throw UserError(problem);
 }
 
@@ -575,7 +575,9 @@ struct FullyShardedDataParallel::Parts {
   std::vector<float> outputs_of(const std::string& layer, bool use_ema);
   void load(std::unique_ptr<CheckpointReader> checkpoint);
   /// `adapters`: the checkpoint that will be loaded over this base model; null if there is none.
-  void load_full(const std::filesystem::path& path, const CheckpointReader* adapters = nullptr);
+  LoadResult load_full(const std::filesystem::path& path, const LoadOptions& how, const CheckpointReader* adapters = nullptr);
+  void require_same_options(const LoadOptions& how);
+  void set_parameter(const std::string& name, std::span<const float> values);
   /// Sets whether the parameters that match are frozen.
   void freeze(const std::vector<std::string>& patterns, bool frozen);
 
@@ -793,7 +795,7 @@ void FullyShardedDataParallel::Parts::load(std::unique_ptr<CheckpointReader> che
     require_same_optimizer(sharding.optimizer, *checkpoint, "load only the parameters with load_full()");
     warnings.front() = fsdp::require_average(options, *checkpoint);
   });
-  if (adapted && !engine.base) load_full(agree(world, [&] { return base_of(*checkpoint); }), checkpoint.get());
+  if (adapted && !engine.base) load_full(agree(world, [&] { return base_of(*checkpoint); }), {}, checkpoint.get());
   std::map<std::string, bool> frozen = checkpoint->header().progress.frozen;
   frozen.insert(engine.progress().frozen.begin(), engine.progress().frozen.end());
   if (!frozen.empty()) engine.freeze(frozen);
@@ -822,19 +824,29 @@ void FullyShardedDataParallel::Parts::load(std::unique_ptr<CheckpointReader> che
   if (world.rank() == 0) print_warnings(warnings);
 }
 
-void FullyShardedDataParallel::Parts::load_full(const std::filesystem::path& path, const CheckpointReader* adapters) {
+LoadResult FullyShardedDataParallel::Parts::load_full(const std::filesystem::path& path, const LoadOptions& how,
+                                                      const CheckpointReader* adapters) {
+  require_same_options(how);
   const Selected of_base = select(false);
+  Mismatch mismatch;
   const auto source = agree(world, [&] {
-    const bool is_plain = loss_of_layers && kind_of(path) == PathKind::file && hdf5_format().is(path);
-    auto opened = is_plain ? open_plain(path, StoredModel(engine.model().model())) : open_model(path);
+    const Verify verify = how.verify ? Verify::yes : Verify::no;
+    const bool is_plain = loss_of_layers && has_plain_tensors(path);
+    std::vector<RenamedTensor> rules;
+    for (const auto& [theirs, ours] : how.names) rules.push_back({theirs, ours});
+    require_user(!adapted || (rules.empty() && how.ignore_missing.empty() && how.ignore_unexpected.empty()),
+                 "the base model of adapters is loaded as a whole (a checkpoint has only its path and checksum); leave out "
+                 "LoadOptions::names, ignore_missing and ignore_unexpected");
+    auto opened = rename_tensors(is_plain ? open_plain(path, verify) : open_model(path, nullptr, verify), rules);
     if (adapted)
-      if (const std::string how = describe_differences(without_adapters(*adapted), opened->config(), "that model");
-          !how.empty())
+      if (const std::string differences = describe_differences(without_adapters(*adapted), opened->config(), "that model");
+          !differences.empty())
         throw UserError(
             format("{} is another model than the adapters' base model ({}); give that model, or describe this one by "
                    "TransformerDescription::from_config()",
-                   opened->description(), how));
-    find_mismatch(*opened, of_base.parameters);
+                   opened->description(), differences));
+    mismatch = find_mismatch(*opened, of_base.parameters, {how.ignore_missing, how.ignore_unexpected},
+                             "correct the model, or LoadOptions::names, ignore_missing and ignore_unexpected");
     return opened;
   });
   require_same_files(world, [&] { return FileLists{source->files()}; });
@@ -843,13 +855,59 @@ void FullyShardedDataParallel::Parts::load_full(const std::filesystem::path& pat
   agree(world, [&] {
     if (adapters) require_base(*adapters, adapters->header().base->sum, found->sum, source->description());
     load_parameters(*source, parameters(), engine.model().layout(), engine.model().shard(), executor().parameters(),
-                    of_base.others);
-    executor().initialize_parameters(options.seed, of_base.others);
+                    adapted ? of_base.others : mismatch.fresh);
+    if (adapted) executor().initialize_parameters(options.seed, of_base.others);
     if (engine.keeps_average()) executor().begin_average();
   });
   engine.base = std::move(found);
   const bool is_hugging_face = kind_of(path / "config.json") == PathKind::file;
   engine.model_folder = is_hugging_face ? std::filesystem::absolute(path).string() : "";
+  executor().publish_parameters();
+  LoadResult result = {{}, {}, std::move(mismatch.unexpected)};
+  for (std::size_t p = 0; p < of_base.parameters.size(); ++p)
+    (mismatch.fresh[p] ? result.missing : result.loaded).push_back(of_base.parameters[p].name);
+  for (auto* const names : {&result.loaded, &result.missing, &result.unexpected}) std::ranges::sort(*names);
+  return result;
+}
+
+void FullyShardedDataParallel::Parts::require_same_options(const LoadOptions& how) {
+  std::string told = format("verify {}\n", how.verify);
+  for (const auto& [theirs, ours] : how.names) told += format("names {} {}\n", theirs, ours);
+  for (const std::string& glob : how.ignore_missing) told += format("ignore_missing {}\n", glob);
+  for (const std::string& glob : how.ignore_unexpected) told += format("ignore_unexpected {}\n", glob);
+  require_same_lines(world, told, "have different LoadOptions", "they load one model");
+}
+
+void FullyShardedDataParallel::Parts::set_parameter(const std::string& name, std::span<const float> values) {
+  require_same(world, name, [&](const std::string& first) {
+    throw UserError(format("the parameter is '{}' here and '{}' on rank 0 (the ranks train one model); give all ranks the same",
+                           name, first));
+  });
+  const auto found = std::ranges::find(parameters(), name, &Parameter::name);
+  const std::size_t index = static_cast<std::size_t>(found - parameters().begin());
+  agree(world, [&] {
+    require_user(found != parameters().end(),
+                 format("the model has no parameter '{}' (its first one is '{}'); for_each_parameter() names them", name,
+                        parameters().front().name));
+    require_user(!adapted || found->is_adapter,
+                 format("'{}' is a parameter of the base model, which adapters do not change; name one of an adapter", name));
+    if (world.rank() != 0) return;
+    require_user(values.size() == numel(found->shape),
+                 format("'{}' has {} numbers ({}), and {} are given; give all, row-major", name, numel(found->shape),
+                        to_string(found->shape), values.size()));
+    const auto bad = std::ranges::find_if(values, [](float value) { return !std::isfinite(value); });
+    require_user(bad == values.end(),
+                 format("element {} of the values for '{}' is not finite; give finite numbers", bad - values.begin(), name));
+  });
+  std::vector<float> whole(numel(found->shape));
+  if (world.rank() == 0) std::ranges::copy(values, whole.begin());
+  world.broadcast(whole.data(), whole.size() * sizeof(float), 0);
+  const Layout& layout = engine.model().layout();
+  const ShardState mine = executor().parameters();
+  for (std::size_t u = 0; u < layout.units().size(); ++u)
+    for (const Slice& slice : layout.slices(u, engine.model().shard()))
+      if (slice.parameter == index)
+        mine.write(u, slice.shard_offset, std::span(whole).subspan(slice.range.begin, slice.range.size()));
   executor().publish_parameters();
 }
 
@@ -1080,9 +1138,18 @@ void FullyShardedDataParallel::save_full(const std::filesystem::path& given, boo
   });
 }
 
-void FullyShardedDataParallel::load_full(const std::filesystem::path& path) {
-  parts_->call(
-      __func__, [&](Parts& p) { p.require_same_path(path), p.load_full(path); }, Parts::Needs::nothing);
+void FullyShardedDataParallel::set_parameter(const std::string& name, std::span<const float> values) {
+  parts_->call(__func__, [&](Parts& p) { p.set_parameter(name, values); });
+}
+
+LoadResult FullyShardedDataParallel::load_full(const std::filesystem::path& path, const LoadOptions& how) {
+  return parts_->call(
+      __func__,
+      [&](Parts& p) {
+        p.require_same_path(path);
+        return p.load_full(path, how);
+      },
+      Parts::Needs::nothing);
 }
 
 void FullyShardedDataParallel::load_adapter(const std::filesystem::path& folder) {

@@ -15,6 +15,7 @@
 
 #include "api/checkpoint_options.hpp"
 #include "api/job.hpp"
+#include "api/weights.hpp"
 #include "layers/composition.hpp"
 #include "layers/layer.hpp"
 #include "nn/lora.hpp"
@@ -269,10 +270,17 @@ class FullyShardedDataParallel {
   /// are not overwritten. `use_ema`: writes the average of the parameters instead. If the model has adapters, only they are
   /// written, as a folder of PEFT.
   void save_full(const std::filesystem::path& path, bool use_ema = false);
-  /// Loads only the parameters. `path` is a file or folder of save_full(), a folder of save(), or a Hugging Face folder; for a
-  /// Sequential also any HDF5 file with a dataset of floats for each parameter, under its name. If the model has adapters,
-  /// loads their base model, and the adapters begin anew, from options.seed. Adapters in `path` are merged into the weights.
-  void load_full(const std::filesystem::path& path);
+  /// Loads only the parameters; the average of the parameters begins anew. `path` is a file or folder of save_full(), a folder
+  /// of save(), or a Hugging Face folder; for a Sequential also any HDF5 file with datasets of floats (a dataset in groups has
+  /// "." for "/" in its name), a .safetensors file, or a folder of these. Elements of fp16, bf16, fp32 and fp64 are converted;
+  /// a rank reads only its ranges. CollectiveError names all tensors that do not fit, with both shapes; nothing has changed
+  /// then. If the model has adapters, loads their base model, and the adapters begin anew, from options.seed;
+  /// LoadOptions::names and the patterns must be empty. Adapters in `path` are merged into the weights.
+  LoadResult load_full(const std::filesystem::path& path, const LoadOptions& options = {});
+  /// Sets a parameter, row-major. The values of rank 0 count; other ranks may pass none. The optimizer's state and the average
+  /// stay. The counterpart of for_each_parameter(). Throws CollectiveError for an unknown name, another number of values,
+  /// values that are not finite, and parameters of the base model of adapters.
+  void set_parameter(const std::string& name, std::span<const float> values);
   /// Loads only the adapters, from a folder of PEFT or a checkpoint of adapters.
   void load_adapter(const std::filesystem::path& folder);
   /// Calls `take(name, shape, values)` on rank 0 for each parameter in order. Only one whole parameter is in memory at a time.

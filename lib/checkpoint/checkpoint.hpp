@@ -209,21 +209,27 @@ void load_states(const CheckpointReader& reader, const std::vector<Parameter>& p
 /// Returns `state` with only those units whose UnitSpec::saved is `saved`: the units that checkpoints store, or those of a base
 /// model. Loading skips the others.
 ShardState only_units(ShardState state, const Layout& layout, bool saved);
-/// Fills only the parameters, from any source. A parameter p with fresh[p] becomes zero instead. If `fresh` is empty, all are
+/// Fills only the parameters, from any source. A parameter p with fresh[p] keeps its values. If `fresh` is empty, all are
 /// loaded; then tensors that do not fit throw UserError, as in find_mismatch().
 void load_parameters(const TensorSource& source, const std::vector<Parameter>& parameters, const Layout& layout, int shard,
                      const ShardState& state, const std::vector<bool>& fresh = {}, const ByteProgress& progress = nullptr);
 
+/// Patterns (nn/patterns.hpp) for parameters that may be missing in a source, or have another shape there, and for tensors that
+/// the model need not have.
+struct IgnoredTensors {
+  std::vector<std::string> missing = {}, unexpected = {};
+};
 /// The tensors that do not fit the model, if all of their names match patterns for which the user allows that.
 struct Mismatch {
-  std::vector<bool> fresh;        // by parameter: true if it is not to be loaded from the source
+  std::vector<bool> fresh;              // by parameter: true if it is not to be loaded from the source
+  std::vector<std::string> unexpected;  // the names of tensors that the model does not have
   std::vector<std::string> said;  // messages: one for each of these tensors (also those that the model does not have), and one
                                   // for each pattern without effect
 };
 /// Compares the names and shapes of a source's tensors with a model's. Throws UserError, which names all tensors that do not
 /// fit and match no pattern; `remedy` is the advice at the end of that message.
-Mismatch find_mismatch(const TensorSource& source, const std::vector<Parameter>& parameters,
-                       const std::vector<std::string>& patterns = {}, const std::string& remedy = "");
+Mismatch find_mismatch(const TensorSource& source, const std::vector<Parameter>& parameters, const IgnoredTensors& ignored = {},
+                       const std::string& remedy = "");
 
 /// Opens a step folder, or the latest complete step of a save folder. Throws UserError.
 std::unique_ptr<CheckpointReader> open_checkpoint(const std::filesystem::path& path,

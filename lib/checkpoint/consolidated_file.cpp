@@ -28,8 +28,9 @@ constexpr const char* remedy = "copy it again, or consolidate again";
 
 class ConsolidatedFile final : public TensorSource {
  public:
-  ConsolidatedFile(const fs::path& path, Verify verify, const StoredModel* plain) : path_(path), numbers_(path, verify) {
-    by_hdf5([&] { read_structure(verify, plain); });
+  /// `any_program`: also opens files that fsdp-consolidate did not write.
+  ConsolidatedFile(const fs::path& path, Verify verify, bool any_program) : path_(path), numbers_(path, verify) {
+    by_hdf5([&] { read_structure(verify, any_program); });
   }
 
   StoredModel model() const override { return model_; }
@@ -46,10 +47,11 @@ class ConsolidatedFile final : public TensorSource {
   Shape state_shape(const std::string& state, const std::string& name) const override { return find(state, name).shape; }
   void read_state(const std::string& state, const std::string& name, Range range, float* out) const override {
     const Stored& dataset = find(state, name);
+    if (!dataset.problem.empty()) throw UserError(dataset.problem);
     const std::size_t n = numel(dataset.shape);
     expect(range.begin <= range.end && range.end <= n, "a range is outside its tensor");
     if (!dataset.type) {
-      by_hdf5([&] { file_->dataset(stored::whole_name(state, name)).read(range, out); });
+      by_hdf5([&] { file_->dataset(dataset.path).read(range, out); });
     } else {
       const std::size_t bytes = size_of(*dataset.type);
       if (dataset.offset > numbers_.size() || n > (numbers_.size() - dataset.offset) / bytes)
@@ -65,9 +67,11 @@ class ConsolidatedFile final : public TensorSource {
 
  private:
   struct Stored {
+    std::string path;  // in the file
     Shape shape;
     std::optional<DType> type;  // of the elements, if they are a plain array at `offset`; empty if only HDF5 can read them
     std::uint64_t offset = 0;
+    std::string problem = {};  // why it cannot be read, if it cannot
   };
 
   /// Runs `read`; a CallError of HDF5 becomes a DamagedError.
@@ -79,21 +83,13 @@ class ConsolidatedFile final : public TensorSource {
       throw DamagedError(format("{} is damaged ({}); {}", path_.string(), error.what(), remedy));
     }
   }
-  void read_structure(Verify verify, const StoredModel* plain) {
+  void read_structure(Verify verify, bool any_program) {
     file_.emplace(h5::File::open(path_, verify));
     const std::string kind = file_->has_attribute("format") ? file_->read_text("format") : "";
     if (kind == stored::index_kind || kind == stored::rank_kind)
       throw UserError(format("{} is one file of a checkpoint (its folder is needed); give {}", path_.string(),
                              path_.has_parent_path() ? path_.parent_path().string() : "its folder"));
-    if (kind.empty() && plain) {
-      for (const std::string& name : file_->other_names("/"))
-        throw UserError(format(
-            "{} has {}, which is no dataset of numbers (the file of a model has a dataset for each parameter, under its full "
-            "name, such as {}, and nothing else); remove it",
-            path_.string(), excerpt(name), plain->parameters().front().name));
-      model_ = *plain;
-      return read_datasets();
-    }
+    if (kind.empty() && any_program) return read_group("");
     if (kind != stored::model_kind)
       throw UserError(
           format("{} is an HDF5 file of another kind (fsdp-consolidate did not write it); check the path", path_.string()));
@@ -110,15 +106,43 @@ class ConsolidatedFile final : public TensorSource {
     if (file_->has_attribute("states")) states_ = stored::read_states(*file_);
     read_datasets();
   }
+  /// Reads the datasets of a group and its groups. They are parameters, with "." for "/" in their names. Throws UserError if
+  /// there are none.
+  void read_group(const std::string& group) {
+    for (const std::string& name : file_->dataset_names(group.empty() ? "/" : group)) {
+      const std::string path = group + name;
+      std::string dotted = path;
+      std::replace(dotted.begin(), dotted.end(), '/', '.');
+      if (datasets_.contains(dotted))
+        throw UserError(
+            format("{} has two datasets for the tensor {} (groups are joined by points); rename one", path_.string(), dotted));
+      try {
+        datasets_[dotted] = stored_at(path);
+      } catch (const DamagedError&) {
+        throw;
+      } catch (const UserError& error) {  // such as a count of batches, which no parameter has
+        datasets_[dotted] = {path, {}, std::nullopt, 0, error.what()};
+      }
+    }
+    for (const std::string& name : file_->other_names(group.empty() ? "/" : group)) read_group(group + name + "/");
+    if (!group.empty()) return;
+    std::vector<Parameter> all;
+    for (const auto& [name, dataset] : datasets_) all.push_back({name, dataset.shape, {}, false, -1});
+    if (all.empty())
+      throw UserError(format("{} has no dataset of numbers, so there is nothing to load; check the path", path_.string()));
+    model_ = StoredModel(std::move(all));
+  }
+  Stored stored_at(const std::string& path) const {
+    const h5::Dataset dataset = file_->dataset(path);
+    dataset.require_whole();
+    return {path, dataset.shape(), dataset.plain_type(), dataset.offset().value_or(0)};
+  }
   void read_datasets() {
     for (const std::string& state : states_) {
       const std::string group = state == parameters_state ? "/" : state;
       if (group != "/" && !file_->has(group)) continue;
-      for (const std::string& name : file_->dataset_names(group)) {
-        const h5::Dataset dataset = file_->dataset(stored::whole_name(state, name));
-        dataset.require_whole();
-        datasets_[stored::whole_name(state, name)] = {dataset.shape(), dataset.plain_type(), dataset.offset().value_or(0)};
-      }
+      for (const std::string& name : file_->dataset_names(group))
+        datasets_[stored::whole_name(state, name)] = stored_at(stored::whole_name(state, name));
     }
   }
   const Stored& find(const std::string& state, const std::string& name) const {
@@ -174,10 +198,10 @@ constexpr ModelFormat hdf5_row = {
 }  // namespace
 
 std::unique_ptr<TensorSource> open_consolidated(const fs::path& file, Verify verify) {
-  return std::make_unique<ConsolidatedFile>(file, verify, nullptr);
+  return std::make_unique<ConsolidatedFile>(file, verify, false);
 }
-std::unique_ptr<TensorSource> open_plain(const fs::path& file, const StoredModel& model) {
-  return std::make_unique<ConsolidatedFile>(file, Verify::yes, &model);
+std::unique_ptr<TensorSource> open_plain_hdf5(const fs::path& file, Verify verify) {
+  return std::make_unique<ConsolidatedFile>(file, verify, true);
 }
 
 const ModelFormat& hdf5_format() { return hdf5_row; }

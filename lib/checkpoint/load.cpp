@@ -39,16 +39,16 @@ std::string why_missing(const TensorSource& source, const std::string& name) {
 
 }  // namespace
 
-Mismatch find_mismatch(const TensorSource& source, const std::vector<Parameter>& parameters,
-                       const std::vector<std::string>& patterns, const std::string& remedy) {
+Mismatch find_mismatch(const TensorSource& source, const std::vector<Parameter>& parameters, const IgnoredTensors& ignored,
+                       const std::string& remedy) {
   Mismatch result;
   result.fresh.resize(parameters.size());
-  std::vector<bool> used(patterns.size());
+  std::set<std::string> used;
   std::vector<std::string> bad, surplus;
   const auto note = [&](const std::string& name, const std::string& how, const char* then, std::vector<std::string>& refused) {
     bool allowed = false;
-    for (std::size_t i = 0; i < patterns.size(); ++i)
-      if (matches(patterns[i], name)) used[i] = allowed = true;
+    for (const std::string& pattern : &refused == &bad ? ignored.missing : ignored.unexpected)
+      if (matches(pattern, name)) allowed = true, used.insert(pattern);
     if (allowed)
       result.said.push_back(format("{} {}: {}", name, then, how));
     else
@@ -67,18 +67,20 @@ Mismatch find_mismatch(const TensorSource& source, const std::vector<Parameter>&
                "is newly initialized", bad);
   }
   for (const std::string& name : source.names())
-    if (!known.contains(name))
-      note(name, format("the model does not have this tensor of shape {}", to_string(source.shape(name))), "is left out",
-           surplus);
+    if (!known.contains(name) &&
+        note(name, format("the model does not have this tensor of shape {}", to_string(source.shape(name))), "is left out",
+             surplus))
+      result.unexpected.push_back(name);
   if (const std::size_t all = bad.size() + surplus.size(); all > 0)
     throw UserError(format("{} does not fit the model in {} ({}{}{}); {}", source.description(), plural(all, "tensor"),
                            cut(bad), bad.empty() || surplus.empty() ? "" : "; ", cut(surplus),
                            remedy.empty() ? other_source : remedy));
-  for (std::size_t i = 0; i < patterns.size(); ++i)
-    if (!used[i])
-      result.said.push_back(
-          format("'{}' changes nothing: {}", patterns[i],
-                 tied_head(patterns[i], parameters).value_or("it matches no tensor, or only tensors that fit")));
+  std::set<std::string> patterns(ignored.missing.begin(), ignored.missing.end());
+  patterns.insert(ignored.unexpected.begin(), ignored.unexpected.end());
+  for (const std::string& pattern : patterns)
+    if (!used.contains(pattern))
+      result.said.push_back(format("'{}' changes nothing: {}", pattern,
+                                   tied_head(pattern, parameters).value_or("it matches no tensor, or only tensors that fit")));
   return result;
 }
 
@@ -233,7 +235,10 @@ void load_parameters(const TensorSource& source, const std::vector<Parameter>& p
   for (std::size_t unit = 0; unit < state.units.size(); ++unit) {
     if (state.units[unit].empty()) continue;
     expect(state.numel(unit) == layout.shard_numel(unit), "the size of a state matches the rank's shard");
-    state.units[unit].clear(0, state.units[unit].bytes());  // so that padding is zero
+    std::vector<Range> filled;
+    for (const Slice& slice : layout.slices(unit, shard))
+      filled.push_back({slice.shard_offset, slice.shard_offset + slice.range.size()});
+    clear_rest(state, unit, std::move(filled));
     for (const Slice& slice : layout.slices(unit, shard)) {
       if (const Parameter& parameter = parameters[slice.parameter]; parameter.quantized)
         fill_quantized(state, unit, slice, parameter, source);

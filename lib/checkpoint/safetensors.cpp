@@ -41,6 +41,18 @@ std::optional<std::size_t> element_bytes(const std::string& dtype) {
   return std::nullopt;
 }
 
+/// Reads `count` elements of type E as fp32.
+template <class E>
+void read_as(const CheckedFile& file, std::uint64_t offset, std::size_t count, float* out) {
+  std::vector<E> piece(std::min(converted_at_once, count));
+  for (std::size_t at = 0; at < count; at += piece.size()) {
+    const std::size_t n = std::min(piece.size(), count - at);
+    file.read(offset + at * sizeof(E), piece.data(), n * sizeof(E));
+    std::transform(piece.begin(), piece.begin() + static_cast<std::ptrdiff_t>(n), out + at,
+                   [](E value) { return static_cast<float>(value); });
+  }
+}
+
 std::string_view name_in_file(DType type) { return type == DType::f32 ? "F32" : type == DType::bf16 ? "BF16" : "F16"; }
 
 /// Returns a * b, or nothing if it overflows.
@@ -156,6 +168,7 @@ DType SafetensorsFile::type_of(const StoredTensor& tensor) const {
 }
 
 void SafetensorsFile::read(const StoredTensor& tensor, Range range, float* out) const {
+  if (tensor.dtype == "F64") return read_as<double>(file_, tensor.offset + range.begin * sizeof(double), range.size(), out);
   const DType type = type_of(tensor);
   expect(range.begin <= range.end && range.end <= tensor.bytes / size_of(type), "a range is outside its tensor");
   read_elements(file_, type, tensor.offset + range.begin * size_of(type), range.size(), out);
@@ -163,16 +176,10 @@ void SafetensorsFile::read(const StoredTensor& tensor, Range range, float* out) 
 
 void read_elements(const CheckedFile& file, DType type, std::uint64_t offset, std::size_t count, float* out) {
   with_element(type, [&]<class E>() {
-    if constexpr (std::is_same_v<E, float>) {
+    if constexpr (std::is_same_v<E, float>)
       file.read(offset, out, count * sizeof(E));
-    } else {
-      std::vector<E> narrow(std::min(converted_at_once, count));
-      for (std::size_t at = 0; at < count; at += narrow.size()) {
-        const std::size_t n = std::min(narrow.size(), count - at);
-        file.read(offset + at * sizeof(E), narrow.data(), n * sizeof(E));
-        std::copy_n(narrow.begin(), n, out + at);
-      }
-    }
+    else
+      read_as<E>(file, offset, count, out);
   });
 }
 

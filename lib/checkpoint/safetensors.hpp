@@ -33,7 +33,7 @@ class SafetensorsFile {
   const StoredTensor* find(const std::string& name) const;
   /// The type of a tensor that can be read. Throws UserError for types other than F32, BF16 and F16.
   DType type_of(const StoredTensor& tensor) const;
-  /// Reads a range of elements as fp32. Throws what type_of() throws.
+  /// Reads a range of elements as fp32, also of type F64. Throws what type_of() throws for other types.
   void read(const StoredTensor& tensor, Range range, float* out) const;
   const std::filesystem::path& path() const { return file_.path(); }
   /// A text of the file's metadata; empty if there is none.

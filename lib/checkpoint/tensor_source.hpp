@@ -81,8 +81,20 @@ std::unique_ptr<TensorSource> open_tensor_source(const std::filesystem::path& pa
 std::unique_ptr<TensorSource> open_hugging_face(const std::filesystem::path& folder, Verify verify = Verify::yes);
 /// Opens one HDF5 file with whole parameters, as written by consolidate().
 std::unique_ptr<TensorSource> open_consolidated(const std::filesystem::path& file, Verify verify = Verify::yes);
-/// As open_consolidated(). Also opens an HDF5 file of another program, which has a dataset of floats for each parameter. Such a
-/// file does not describe its model, so it is taken to be `model`.
-std::unique_ptr<TensorSource> open_plain(const std::filesystem::path& file, const StoredModel& model);
+/// Returns true if the path is a file with tensors, or a folder of safetensors, of any program.
+bool has_plain_tensors(const std::filesystem::path& path);
+/// Opens such a path: an HDF5 file, also one of open_consolidated(), whose datasets are tensors (in groups, with "." for "/" in
+/// their names), a safetensors file, or a folder of these. Elements of fp16, bf16, fp32 and fp64 can be read. The model is
+/// only the tensors' names and shapes. Throws UserError.
+std::unique_ptr<TensorSource> open_plain(const std::filesystem::path& path, Verify verify = Verify::yes);
+/// open_plain() for an HDF5 file.
+std::unique_ptr<TensorSource> open_plain_hdf5(const std::filesystem::path& file, Verify verify);
+/// A rule for names of tensors: `theirs` becomes `ours`. Each has at most one "*", which stands for the same text in both.
+struct RenamedTensor {
+  std::string theirs, ours;
+};
+/// The same tensors under other names. The first rule that fits a name is used; other names stay as they are. Throws UserError
+/// if a rule fits no tensor or has several "*", or if two tensors become one.
+std::unique_ptr<TensorSource> rename_tensors(std::unique_ptr<TensorSource> source, const std::vector<RenamedTensor>& rules);
 
 }  // namespace fsdp

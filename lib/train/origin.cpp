@@ -246,7 +246,7 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
   if (origin.pretrained) {
     TransformerConfig there = without_adapters(origin.config);
     if (origin.new_rows) there.vocab_size = origin.new_rows->first_unused;
-    Mismatch mismatch = find_mismatch(*origin.pretrained, list_parameters(there).parameters, options.ignore_missing,
+    Mismatch mismatch = find_mismatch(*origin.pretrained, list_parameters(there).parameters, {options.ignore_missing, options.ignore_missing},
                                       "check the model options, or name the tensors that may differ with --ignore-missing "
                                       "PATTERN,...: they start with new values");
     origin.fresh = std::move(mismatch.fresh);

@@ -269,7 +269,11 @@ BOOST_AUTO_TEST_CASE(mistakes_are_refused) {
   refused(without_base, [&] { model->load_adapter(folder / "saves"); });
   refused("is another model than the adapters' base model (model_type: \"llama\" requested, \"gpt2\" in that model)",
           [&] { model->load_full(other); });
+  refused("the base model of adapters is loaded as a whole", [&] { model->load_full(base, {.ignore_missing = {"*"}}); });
   model->load_full(base);
+  refused("the model has no parameter 'x'", [&] { model->set_parameter("x", {}); });
+  refused("is a parameter of the base model, which adapters do not change",
+          [&] { model->set_parameter("lm_head.weight", {}); });
   model->step(1e-2, batch);
   model->save(folder / "saves");
   refused("cannot write adapters to", [&] { model->save_full(folder / "adapters.h5"); });

@@ -14,7 +14,7 @@ rows_of() {
 status=0
 for pair in lib/api/fully_sharded.hpp:FsdpOptions lib/nn/lora.hpp:Lora lib/api/job.hpp:JobOptions \
   lib/layers/attention.hpp:{AttentionOptions,TransformerBlockOptions} \
-  lib/api/generator.hpp:{TextGeneratorOptions,GenerationConfig} lib/api/checkpoint_options.hpp:CheckpointOptions \
+  lib/api/generator.hpp:{TextGeneratorOptions,GenerationConfig} lib/api/checkpoint_options.hpp:CheckpointOptions lib/api/weights.hpp:LoadOptions \
   lib/api/data.hpp:TokenDataOptions lib/api/metrics.hpp:MetricsOptions; do
   options=$(options_of "${pair%:*}" "${pair#*:}")
   [[ $(wc -l <<<"$options") -ge 4 ]] || { echo "${pair#*:} was not found (this test looks in the wrong place)" && exit 1; }
