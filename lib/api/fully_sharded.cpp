@@ -43,6 +43,7 @@
 #include "nn/transformer.hpp"
 #include "options/model_options.hpp"
 #include "options/options.hpp"
+#include "record/group_norms.hpp"
 #include "run/gemm_algorithms.hpp"
 #include "run/sharded_model.hpp"
 
@@ -467,6 +468,7 @@ struct FullyShardedDataParallel::Parts {
     if (const auto* const chain = dynamic_cast<const Chain*>(&engine.model().model())) loss_of_layers = &chain->user_loss();
     if (const TransformerConfig* const config = engine.model().model().transformer_config; config && config->lora.rank > 0)
       adapted = config;
+    if (!user_options.norm_patterns.empty()) agree(world, [&] { set_norms(user_options); });
     engine.allocate(*job->rank.device);
     batch.resize(sharding.plan.micro_batches * numbers_of_batch());
     if (adapted) return;  // the base model and initial adapters come from load_full() or load()
@@ -483,8 +485,9 @@ struct FullyShardedDataParallel::Parts {
       return built;
     });
     require_same_everywhere(*model, fields_of(user_options),
-                            format("{}{}generate_positions {}\nbackground_saves {}\n", text_of(user_options.param_groups),
-                                   description.text(), user_options.generate_positions, user_options.background_saves));
+                            format("{}{}generate_positions {}\nbackground_saves {}\nnorm_patterns {}\n",
+                                   text_of(user_options.param_groups), description.text(), user_options.generate_positions,
+                                   user_options.background_saves, fmt::join(user_options.norm_patterns, " ")));
     agree(world, [&] { check_sharding(*model, options.sharding, world.size()); });
     if (!model->transformer_config) return model;
     const AttentionChoice attention = choose_attention(options.attention_backend, *model->transformer_config, options.sharding,
@@ -576,6 +579,14 @@ struct FullyShardedDataParallel::Parts {
   void load(std::unique_ptr<CheckpointReader> checkpoint);
   /// `adapters`: the checkpoint that will be loaded over this base model; null if there is none.
   LoadResult load_full(const std::filesystem::path& path, const LoadOptions& how, const CheckpointReader* adapters = nullptr);
+  void set_norms(const FsdpOptions& of_user) {
+    require_user(of_user.clip_value == 0,
+                 "norm_patterns do not go with clip_value (an update limits gradients in place); leave out one of them");
+    named_norms.resize(parameters().size());
+    const std::vector<bool> named = named_by(of_user.norm_patterns, "norm_patterns", parameters());
+    for (std::size_t p = 0; p < named.size(); ++p)
+      if (named[p]) named_norms[p] = parameters()[p].name;
+  }
   void require_same_options(const LoadOptions& how);
   void set_parameter(const std::string& name, std::span<const float> values);
   /// Sets whether the parameters that match are frozen.
@@ -745,6 +756,8 @@ struct FullyShardedDataParallel::Parts {
   const char* under_way = nullptr;                // the public function that runs
   std::optional<Validations> validations_before;  // those before the last save()
   UserData loaded_data;
+  std::vector<std::string> named_norms;  // by parameter, its name if its norm is asked for; empty if there are no patterns
+  std::optional<GroupNorms> norms;       // of the current plan
   double last_step_s = 0, last_tokens = 0;
   std::size_t last_positions = 0;
 };
@@ -798,6 +811,7 @@ void FullyShardedDataParallel::Parts::load(std::unique_ptr<CheckpointReader> che
   if (adapted && !engine.base) load_full(agree(world, [&] { return base_of(*checkpoint); }), {}, checkpoint.get());
   std::map<std::string, bool> frozen = checkpoint->header().progress.frozen;
   frozen.insert(engine.progress().frozen.begin(), engine.progress().frozen.end());
+  norms.reset();
   if (!frozen.empty()) engine.freeze(frozen);
   UserData user_data;
   agree(world, [&] {
@@ -922,6 +936,7 @@ void FullyShardedDataParallel::Parts::freeze(const std::vector<std::string>& pat
     for (std::size_t p = 0; p < named.size(); ++p)
       if (named[p]) all[parameters()[p].name] = frozen;
   });
+  norms.reset();
   if (!all.empty()) engine.freeze(all);
   engine.progress().frozen = std::move(all);
 }
@@ -943,7 +958,12 @@ StepResult FullyShardedDataParallel::step(double learning_rate, const FillBatch&
     const Verdict verdict = p.engine.judge(result, counted.rows);
     if (verdict == Verdict::refused) p.refuse(scalars, result);
     p.last_step_s = timer.seconds(), p.last_tokens = counted.rows, p.last_positions = p.executor().positions();
-    return StepResult{.loss = result.loss, .gradient_norm = result.gradient_norm, .skipped = verdict == Verdict::left_out};
+    StepResult done{.loss = result.loss, .gradient_norm = result.gradient_norm, .skipped = verdict == Verdict::left_out};
+    if (!p.named_norms.empty()) {
+      if (!p.norms) p.norms.emplace(p.engine.model(), p.named_norms);
+      done.gradient_norms = p.norms->measure(scalars.loss_scale);
+    }
+    return done;
   });
 }
 

@@ -138,6 +138,7 @@ struct FsdpOptions {
   std::vector<ParameterGroup> param_groups = {};  // parameters with other settings
   std::string optimizer_state_dtype = "fp32";     // or "bf16"
   double clip_norm = 0;                           // 0: no clipping
+  std::vector<std::string> norm_patterns = {};    // shell globs: step() returns the norm of the gradient of each parameter
   double clip_value = 0;                          // the largest absolute value of an element of the gradient; 0: no limit
   double skip_spikes = 0;  // leave out updates with a loss or norm this many standard deviations above the mean; 0: none
   double ema_decay = 0;    // of a moving average of the parameters; 0: none is kept
@@ -182,7 +183,9 @@ double accuracy(std::span<const float> outputs, const Batch& batch);
 struct StepResult {
   double loss = 0;           // the mean over all rows that count, of all ranks and micro-batches
   double gradient_norm = 0;  // before clipping
-  bool skipped = false;      // true: parameters did not change, because fp16 overflowed or because of skip_spikes
+  /// Of the trained parameters that match FsdpOptions::norm_patterns: the name, and the norm of the gradient before clip_norm.
+  std::vector<std::pair<std::string, double>> gradient_norms = {};
+  bool skipped = false;  // true: parameters did not change, because fp16 overflowed or because of skip_spikes
 };
 
 /// The memory of one rank in bytes, by purpose, as fsdp-plan counts it. It is planned before the first step, except what

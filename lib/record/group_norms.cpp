@@ -8,10 +8,10 @@
 
 namespace fsdp {
 
-GroupNorms::GroupNorms(ShardedModel& sharded, const OptimizerOptions& options) : sharded_(sharded) {
+std::vector<std::string> groups_of_optimizer(const ShardedModel& sharded, const OptimizerOptions& options) {
   const std::vector<Parameter>& parameters = sharded.model().parameters();
   const std::vector<ParameterSettings> settings = settings_of(options, parameters);
-  group_of_.resize(parameters.size());
+  std::vector<std::string> groups(parameters.size());
   std::set<const Rule*> rules;
   for (const Unit& unit : sharded.layout().units())
     if (unit.trainable) rules.insert(unit.rule);
@@ -19,12 +19,21 @@ GroupNorms::GroupNorms(ShardedModel& sharded, const OptimizerOptions& options) :
     for (const std::size_t p : unit.parameters) {
       if (!unit.trainable) continue;
       const ParameterSettings& of = settings[p];
-      const std::string name = (rules.size() > 1 ? std::string(unit.rule->name) + ", " : "") +
-                               (of.weight_decay > 0 ? "decay" : "no decay") +
-                               (of.learning_rate_scale != 1 ? format(", lr x {}", of.learning_rate_scale) : "");
-      const auto found = std::find_if(norms_.begin(), norms_.end(), [&](const auto& group) { return group.first == name; });
+      groups[p] = (rules.size() > 1 ? std::string(unit.rule->name) + ", " : "") + (of.weight_decay > 0 ? "decay" : "no decay") +
+                  (of.learning_rate_scale != 1 ? format(", lr x {}", of.learning_rate_scale) : "");
+    }
+  return groups;
+}
+
+GroupNorms::GroupNorms(ShardedModel& sharded, const std::vector<std::string>& groups)
+    : sharded_(sharded), group_of_(groups.size()) {
+  for (const Unit& unit : sharded.layout().units())
+    for (const std::size_t p : unit.parameters) {
+      if (!unit.trainable || groups[p].empty()) continue;
+      const auto found =
+          std::find_if(norms_.begin(), norms_.end(), [&](const auto& group) { return group.first == groups[p]; });
       group_of_[p] = static_cast<std::size_t>(found - norms_.begin());
-      if (found == norms_.end()) norms_.emplace_back(name, 0);
+      if (found == norms_.end()) norms_.emplace_back(groups[p], 0);
     }
   squares_.resize(norms_.size());
 }
@@ -36,9 +45,10 @@ const std::vector<std::pair<std::string, double>>& GroupNorms::measure(double lo
     const Unit& unit = sharded_.layout().units()[u];
     if (gradients.units[u].empty() || (!unit.sharded && sharded_.shard() != 0)) continue;  // a replicated unit counts once
     for (const Slice& slice : sharded_.layout().slices(u, sharded_.shard()))
-      gradients.visit(u, slice.shard_offset, slice.range.size(), [&](std::span<const float> x) {
-        kernels::add_squares(*stream_, squares_[group_of_[slice.parameter]], x.data(), x.size());
-      });
+      if (group_of_[slice.parameter])
+        gradients.visit(u, slice.shard_offset, slice.range.size(), [&](std::span<const float> x) {
+          kernels::add_squares(*stream_, squares_[*group_of_[slice.parameter]], x.data(), x.size());
+        });
   }
   sharded_.mesh().shard().sum(
       std::span(reinterpret_cast<std::int64_t*>(squares_.data()), squares_.size() * kernels::ExactSum::words));

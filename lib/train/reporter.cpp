@@ -23,7 +23,8 @@ Reporter::Reporter(const LoopContext& loop, const Machine& machine, const Memory
       hosts_(loop.world.gather(host_name())),
       peak_flops_(machine.peak_flops),
       group_norms_(loop.options.log_group_norms
-                       ? std::make_unique<GroupNorms>(loop.engine.model(), loop.options.sharding.optimizer)
+                       ? std::make_unique<GroupNorms>(loop.engine.model(),
+                                                      groups_of_optimizer(loop.engine.model(), loop.options.sharding.optimizer))
                        : nullptr),
       recorder_(agree(loop.world,
                       [&] {

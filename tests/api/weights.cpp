@@ -161,6 +161,34 @@ BOOST_AUTO_TEST_CASE(the_folder_of_another_program_is_loaded_whole) {
   BOOST_TEST((parameters_of(again) == trained));
 }
 
+// The step of plain SGD with the rate 1 is the gradient.
+BOOST_AUTO_TEST_CASE(norms_of_gradients_are_returned_by_name) {
+  for (const std::string strategy : {"FULL_SHARD", "NO_SHARD"}) {
+    FullyShardedDataParallel sharded(network(), {.batch_size = 2,
+                                                 .sharding_strategy = strategy,
+                                                 .optimizer = "sgd",
+                                                 .weight_decay = 0,
+                                                 .norm_patterns = {"*.weight", "head.*"}});
+    const Parameters before = parameters_of(sharded);
+    const StepResult result = sharded.step(1, fill);
+    const Parameters after = parameters_of(sharded);
+    std::vector<std::string> names;
+    for (const auto& [name, norm] : result.gradient_norms) {
+      names.push_back(name);
+      BOOST_TEST((norm > 0 && norm < result.gradient_norm));
+      double sum = 0;
+      for (std::size_t i = 0; world().rank() == 0 && i < before.at(name).size(); ++i)
+        sum += std::pow(double{after.at(name)[i]} - before.at(name)[i], 2);
+      if (world().rank() == 0) BOOST_TEST(std::sqrt(sum) == norm, boost::test_tools::tolerance(1e-4));
+    }
+    BOOST_TEST((names == std::vector<std::string>{"body.weight", "head.weight", "head.bias"}));
+    sharded.freeze({"head.*"});
+    BOOST_TEST(sharded.step(1, fill).gradient_norms.size() == 1u);
+  }
+  refused<CollectiveError>("norm_patterns",
+                           [] { FullyShardedDataParallel(network(), {.batch_size = 2, .norm_patterns = {"tail"}}); });
+}
+
 BOOST_AUTO_TEST_CASE(a_parameter_is_set_from_rank_0) {
   for (const std::string strategy : {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"}) {
     FullyShardedDataParallel sharded(network(), {.batch_size = 2, .sharding_strategy = strategy});
