@@ -34,12 +34,17 @@ struct LoadResult {
 /// function is collective. Throws UserError.
 class WeightsFile {
  public:
+  /// Opens the file or folder, and keeps it open.
   explicit WeightsFile(const std::filesystem::path& path);
+  /// A WeightsFile that was moved from may only be destroyed or assigned to.
   WeightsFile(WeightsFile&&) noexcept;
+  /// Closes the file of this object, and takes that of the other one.
   WeightsFile& operator=(WeightsFile&&) noexcept;
   ~WeightsFile();
 
+  /// The names of all tensors, sorted.
   std::vector<std::string> names() const;
+  /// The shape of a tensor.
   Shape shape(const std::string& name) const;
   /// All elements, row-major, converted to fp32.
   std::vector<float> read(const std::string& name) const;

@@ -65,7 +65,6 @@ constexpr std::pair<std::string_view, std::string_view> words[] = {
     {"mask", "mask"},
     {"sums in NCCL's order", "sum_order \"library\""},
     {"unchecked reading", "LoadOptions::verify = false"},
-    {"names of tensors", "LoadOptions::names"},
     {"optimizer", "optimizer"},
     {"decay of the average", "ema_decay"},
     {"start of the average", "ema_start_update"},

@@ -111,8 +111,7 @@ class RenamedTensors final : public TensorSource {
     for (const RenamedTensor& each : rules)
       if (std::ranges::count(each.theirs, '*') > 1 ||
           std::ranges::count(each.ours, '*') != std::ranges::count(each.theirs, '*'))
-        throw UserError(
-            format("{} has no meaning (both sides have one \"*\", or none); correct `names of tensors`", rule(each)));
+        throw UserError(format("{} has no meaning (both sides have one \"*\", or none); correct the rules", rule(each)));
     for (const std::string& name : source_->names()) {
       std::string ours = name;
       for (std::size_t i = 0; i < rules.size(); ++i)
@@ -123,15 +122,13 @@ class RenamedTensors final : public TensorSource {
           break;
         }
       if (const auto [other, is_new] = theirs_.emplace(ours, name); !is_new)
-        throw UserError(
-            format("the tensors {} and {} of {} both become {} (a parameter has one tensor); correct `names of "
-                   "tensors`",
-                   other->second, name, source_->description(), ours));
+        throw UserError(format("the tensors {} and {} of {} both become {} (a parameter has one tensor); correct the rules",
+                               other->second, name, source_->description(), ours));
     }
     const std::vector<std::string> names = source_->names();
     for (std::size_t i = 0; i < rules.size(); ++i)
       if (!used[i])
-        throw UserError(format("{} fits no tensor of {} that no rule before it fits (it has {}{}); correct `names of tensors`",
+        throw UserError(format("{} fits no tensor of {} that no rule before it fits (it has {}{}); correct the rules",
                                rule(rules[i]), source_->description(), names.empty() ? "none" : names.front(),
                                names.size() < 2 ? "" : ", ..."));
   }

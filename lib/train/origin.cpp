@@ -246,9 +246,10 @@ void complete_origin(const TrainOptions& options, Origin& origin) {
   if (origin.pretrained) {
     TransformerConfig there = without_adapters(origin.config);
     if (origin.new_rows) there.vocab_size = origin.new_rows->first_unused;
-    Mismatch mismatch = find_mismatch(*origin.pretrained, list_parameters(there).parameters, {options.ignore_missing, options.ignore_missing},
-                                      "check the model options, or name the tensors that may differ with --ignore-missing "
-                                      "PATTERN,...: they start with new values");
+    Mismatch mismatch =
+        find_mismatch(*origin.pretrained, list_parameters(there).parameters, {options.ignore_missing, options.ignore_missing},
+                      "check the model options, or name the tensors that may differ with --ignore-missing "
+                      "PATTERN,...: they start with new values");
     origin.fresh = std::move(mismatch.fresh);
     const std::vector<Parameter> all = list_parameters(origin.config).parameters;
     for (std::size_t p = origin.fresh.size(); p < all.size(); ++p)
