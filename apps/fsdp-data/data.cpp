@@ -212,9 +212,11 @@ void look_at_texts(Survey& survey, const TextSet& text, bool is_valid, const Tex
                [source](std::uint64_t offset) { return source->place_of_line(offset); });
   Rows rows(survey, cut.end_of_document);
   std::uint64_t begin = 0;  // of the row in the text
+  bool has_used_row = false;
   const auto take = [&](const EncodedPiece& piece, bool is_left_out) {
     if (piece.begin > 0) begin = piece.begin;  // of a JSON record
     if (!is_left_out) {
+      has_used_row |= !piece.ids.empty();
       rows.add(piece.ids, piece.mask, begin, 0);
       if (piece.ends_document) rows.end_document(begin);
     }
@@ -228,7 +230,8 @@ void look_at_texts(Survey& survey, const TextSet& text, bool is_valid, const Tex
     rows.require_ends(format("'{}'", text.name));
     survey.end(counts);
   } catch (const UserError&) {  // if no row is left, what is wrong with the first one says more
-    if (!reading.skip_invalid) look_at_text(text, reading, *reader.tokenizer, [](const EncodedPiece&, bool) {});
+    if (!has_used_row && !reading.skip_invalid)
+      look_at_text(text, reading, *reader.tokenizer, [](const EncodedPiece&, bool) {});
     throw;
   }
 }
@@ -302,8 +305,11 @@ DataReport look_at_data(const DataOptions& options, const OptionTable& table) {
     throw UserError(format("--tokens-per-sample {} is more than the model's longest sequence ({}); give at most {}",
                            train.sharding.batch.T, reader.longest, reader.longest));
   if (!options.html.empty()) {
-    for (const std::string& name : {train.data, train.valid, train.mask, train.valid_mask})
-      require_no_input(options.html, files_of_data(name, Split::train));
+    for (const auto& [name, split] : {std::pair(train.data, Split::train),
+                                      {valid_name(train), Split::valid},
+                                      {train.mask, Split::train},
+                                      {train.valid_mask, Split::train}})
+      require_no_input(options.html, files_of_data(name, split));
     if (kind_of(options.html) != PathKind::other) require_place(options.html);  // such as /dev/stdout
   }
   report_files(

@@ -51,9 +51,10 @@ namespace fsdp {
 
 namespace {
 
-void require_user(bool ok, const std::string& problem) {
+void require_user(bool ok, const char* problem) {
   if (!ok) throw UserError(problem);
 }
+void require_user(bool ok, const std::string& problem) { require_user(ok, problem.c_str()); }
 
 std::vector<Field> fields_of(const FsdpOptions& o) {
   const auto text = []<class T>(const T& value) {

@@ -109,6 +109,8 @@ class ConsolidatedFile final : public TensorSource {
   /// Reads the datasets of a group and its groups. They are parameters, with "." for "/" in their names. Throws UserError if
   /// there are none.
   void read_group(const std::string& group) {
+    if (std::ranges::count(group, '/') > 32)  // groups may contain each other
+      throw UserError(format("{} has groups in groups that are nested more than 32 deep; write it again", path_.string()));
     for (const std::string& name : file_->dataset_names(group.empty() ? "/" : group)) {
       const std::string path = group + name;
       std::string dotted = path;

@@ -168,9 +168,9 @@ DType SafetensorsFile::type_of(const StoredTensor& tensor) const {
 }
 
 void SafetensorsFile::read(const StoredTensor& tensor, Range range, float* out) const {
+  expect(range.begin <= range.end && range.end <= numel(tensor.shape), "a range is outside its tensor");
   if (tensor.dtype == "F64") return read_as<double>(file_, tensor.offset + range.begin * sizeof(double), range.size(), out);
   const DType type = type_of(tensor);
-  expect(range.begin <= range.end && range.end <= tensor.bytes / size_of(type), "a range is outside its tensor");
   read_elements(file_, type, tensor.offset + range.begin * size_of(type), range.size(), out);
 }
 

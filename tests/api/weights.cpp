@@ -127,6 +127,10 @@ BOOST_AUTO_TEST_CASE(files_that_do_not_fit_are_refused_and_change_nothing) {
                            load(file, {.names = {{"old.bias", "body.weight"}, {"old.weight", "body.weight"}}}));
   refused<CollectiveError>("head.weight: its shape is [5, 4] in the source, but [3, 5] in the model",
                            load(file, {.names = {{"old.*", "head.*"}}, .ignore_missing = {"body.*"}}));
+  std::string deep = "w";
+  for (int i = 0; i < 40; ++i) deep.insert(0, "a/");
+  refused<CollectiveError>("groups in groups that are nested more than 32 deep",
+                           load(write_hdf5(folder / "deep.h5", {{deep, {1}, 1}}), {}));
   if (world().rank() == 0) std::filesystem::resize_file(file, std::filesystem::file_size(file) - 3);
   world().barrier();
   refused<CollectiveError>("old.safetensors is damaged",
