@@ -462,11 +462,15 @@ struct FullyShardedDataParallel::Parts {
       : job(std::move(of_job)),
         world(*job->world),
         options(agreed_options(user_options, *job)),
+        checks_first(user_options.check_first_update),
         engine(checked_model(description, user_options), options, world, user_options.background_saves,
                {.warn = [](const std::string& text) { print_warnings({text}); }}) {
     engine.attention = library_of_attention;
     rows = engine.model().model().row_sizes;
-    if (const auto* const chain = dynamic_cast<const Chain*>(&engine.model().model())) loss_of_layers = &chain->user_loss();
+    if (const auto* const chain = dynamic_cast<const Chain*>(&engine.model().model())) {
+      loss_of_layers = &chain->user_loss();
+      if (user_options.check_first_update) proof = &chain->proof();
+    }
     if (const TransformerConfig* const config = engine.model().model().transformer_config; config && config->lora.rank > 0)
       adapted = config;
     if (!user_options.norm_patterns.empty()) agree(world, [&] { set_norms(user_options); });
@@ -485,10 +489,11 @@ struct FullyShardedDataParallel::Parts {
       require_transformer(*built, options);
       return built;
     });
-    require_same_everywhere(*model, fields_of(user_options),
-                            format("{}{}generate_positions {}\nbackground_saves {}\nnorm_patterns {}\n",
-                                   text_of(user_options.param_groups), description.text(), user_options.generate_positions,
-                                   user_options.background_saves, fmt::join(user_options.norm_patterns, " ")));
+    require_same_everywhere(
+        *model, fields_of(user_options),
+        format("{}{}generate_positions {}\nbackground_saves {}\nnorm_patterns {}\ncheck_first_update {}\n",
+               text_of(user_options.param_groups), description.text(), user_options.generate_positions,
+               user_options.background_saves, fmt::join(user_options.norm_patterns, " "), user_options.check_first_update));
     agree(world, [&] { check_sharding(*model, options.sharding, world.size()); });
     if (!model->transformer_config) return model;
     const AttentionChoice attention = choose_attention(options.attention_backend, *model->transformer_config, options.sharding,
@@ -646,25 +651,25 @@ struct FullyShardedDataParallel::Parts {
       for (std::size_t k = 0; k < count; ++k) {
         const auto [inputs, targets] = halves_of_batch(k);
         if (labels == Labels::unused) std::fill(targets.begin(), targets.end(), rows.labels ? -1 : 0);
-        const bool is_new = k >= filled;  // no function has written this memory yet
+        const bool checks = checks_first && k >= filled;  // no function has written this memory yet
         const auto tensor = [&](std::span<std::int32_t> numbers, std::size_t columns) {
           return Tensor{numbers.data(), sharding.batch.rows(), columns, columns};
         };
-        if (is_new) make_unwritten(tensor(inputs, rows.inputs));
-        if (is_new && labels == Labels::used) make_unwritten(tensor(targets, rows.targets));
+        if (checks) fill_unwritten(tensor(inputs, rows.inputs), Unwritten::batch);
+        if (checks && labels == Labels::used) fill_unwritten(tensor(targets, rows.targets), Unwritten::batch);
         fill(batch_at(k));
-        if (is_new) {
-          const std::string who = format("the function that fills micro-batch {}", k);
-          if (!clear_unwritten(tensor(inputs, rows.inputs)))
-            throw UserError(format("{} writes nothing to {}; write them", who, rows.tokens ? "tokens()" : "inputs()"));
-          if (rows.labels)
-            require_written(tensor(targets, rows.targets), "labels()", who);
-          else if (labels == Labels::used && !clear_unwritten(tensor(targets, rows.targets))) {
-            has_targets = false;  // a loss need not use them; if it does, they make it NaN
-            std::fill(targets.begin(), targets.end(), std::bit_cast<std::int32_t>(std::nanf("")));
-          }
-          if (labels == Labels::used) filled = k + 1;
+        const auto require_written = [&](const Tensor& numbers, const char* name, bool may_be_unused) {
+          const Remaining left = find_unwritten(numbers, Unwritten::batch);
+          if (left.count == 0 || (may_be_unused && left.count == numbers.numel())) return left.count == 0;
+          throw UserError(format("the function that fills micro-batch {} {}", k, describe(left, numbers, name)));
+        };
+        if (checks) require_written(tensor(inputs, rows.inputs), rows.tokens ? "tokens()" : "inputs()", false);
+        if (checks && labels == Labels::used &&
+            !require_written(tensor(targets, rows.targets), rows.labels ? "labels()" : "targets()", !rows.labels)) {
+          has_targets = false;  // a loss need not use numeric targets; if it does, they make it NaN
+          std::fill(targets.begin(), targets.end(), std::bit_cast<std::int32_t>(std::nanf("")));
         }
+        if (labels == Labels::used) filled = std::max(filled, k + 1);
         if (rows.tokens) require_below(inputs, rows.vocabulary, false, "token");
         if (rows.labels) {
           if (loss_of_layers) std::replace(targets.begin(), targets.end(), loss_of_layers->ignore_index(), -1);
@@ -729,6 +734,25 @@ struct FullyShardedDataParallel::Parts {
     std::copy_n(numbers + inputs_of_batch(), numbers_of_batch() - inputs_of_batch(), targets);
   }
 
+  /// Runs an update. The first one is checked: see Proof. Collective.
+  UpdateResult run_update(const UpdateScalars& scalars);
+  void require_same_function();
+  /// Runs an evaluation. The first one is checked. Collective.
+  template <class Work>
+  void evaluate(const Work& work) {
+    if (!proof || evaluation_is_proven || update_is_proven) return work();
+    proof->begin(Proof::Of::evaluation);
+    work();
+    end_proof();
+    evaluation_is_proven = true;
+  }
+  void end_proof() {
+    proof->end();
+    agree(world, [&] {
+      if (const std::string problems = proof->problems(); !problems.empty()) throw UserError(problems);
+    });
+  }
+
   [[noreturn]] void refuse(const UpdateScalars& scalars, const UpdateResult& result) {
     const std::string problem = describe_refused(engine.model(), world, scalars, result);
     agree(world, [&] {
@@ -742,14 +766,17 @@ struct FullyShardedDataParallel::Parts {
   const std::int64_t number = ++job->models;
   Communicator& world;
   const TrainOptions options;
+  const bool checks_first;           // FsdpOptions::check_first_update
   std::string library_of_attention;  // set by checked_model(), which makes the model of `engine`
   Engine engine;
   const ShardingOptions& sharding = engine.options().sharding;
   RowSizes rows;
   const Loss* loss_of_layers = nullptr;  // of a Sequential; else null
-  std::vector<std::int32_t> batch;       // for each micro-batch the inputs, then the targets
-  std::size_t filled = 0;                // the micro-batches whose memory a function has written once
-  bool has_targets = true;               // false: it has not written their numeric targets
+  Proof* proof = nullptr;                // of its layers, if the first update is checked
+  bool update_is_proven = false, evaluation_is_proven = false;
+  std::vector<std::int32_t> batch;  // for each micro-batch the inputs, then the targets
+  std::size_t filled = 0;           // the micro-batches whose memory a function has written once
+  bool has_targets = true;          // false: it has not written their numeric targets
   const BatchReader reader = [this](std::size_t k, std::int32_t* inputs, std::int32_t* targets) {
     copy_batch(k, inputs, targets);
   };
@@ -763,6 +790,38 @@ struct FullyShardedDataParallel::Parts {
   std::size_t last_positions = 0;
 };
 
+UpdateResult FullyShardedDataParallel::Parts::run_update(const UpdateScalars& scalars) {
+  if (!proof || update_is_proven) return executor().run_update(reader, scalars);
+  require_same_function();
+  proof->begin(Proof::Of::update, parameters().size());
+  const UpdateResult result = executor().run_update(reader, scalars, [&] {
+    std::vector<std::int64_t> untouched = proof->untouched();
+    world.sum(untouched);
+    proof->note_untouched(untouched, world.size());
+    end_proof();
+  });
+  update_is_proven = true;
+  return result;
+}
+
+/// Throws CollectiveError if some layers or the loss give other numbers on some rank, for the first micro-batch of rank 0.
+void FullyShardedDataParallel::Parts::require_same_function() {
+  if (world.size() == 1) return;
+  std::vector<std::int32_t> first(batch.begin(), batch.begin() + narrow<std::ptrdiff_t>(numbers_of_batch()));
+  world.broadcast(first.data(), first.size() * sizeof(std::int32_t), 0);
+  proof->begin(Proof::Of::comparison);
+  executor().evaluate([&](std::size_t, std::int32_t* inputs, std::int32_t* targets) {
+    std::copy_n(first.data(), inputs_of_batch(), inputs);
+    std::copy_n(first.data() + inputs_of_batch(), numbers_of_batch() - inputs_of_batch(), targets);
+  });
+  std::vector<double> of_first = proof->samples();
+  world.broadcast(of_first.data(), of_first.size() * sizeof(double), 0);
+  end_proof();
+  agree(world, [&] {
+    if (const std::string problem = proof->describe_difference(of_first); !problem.empty()) throw UserError(problem);
+  });
+}
+
 /// Runs forward over the batch that was filled. Returns the outputs of a layer, or of the last one if `layer` is empty.
 std::vector<float> FullyShardedDataParallel::Parts::outputs_of(const std::string& layer, bool use_ema) {
   const auto& chain = static_cast<const Chain&>(engine.model().model());
@@ -773,14 +832,15 @@ std::vector<float> FullyShardedDataParallel::Parts::outputs_of(const std::string
   }
   std::vector<float> outputs;
   engine.with(weights_of(use_ema), [&] {
-    executor().evaluate_stage(reader, stage, [&](const MemoryView& view) {
+    const auto take = [&](const MemoryView& view) {
       with_element(sharding.types.parameter, [&]<class E>() {
         outputs.reserve(view.bytes() / sizeof(E));
         view.visit<E>(0, view.bytes() / sizeof(E), [&](const E* values, std::size_t n) {
           std::transform(values, values + n, std::back_inserter(outputs), [](E value) { return static_cast<float>(value); });
         });
       });
-    });
+    };
+    evaluate([&] { executor().evaluate_stage(reader, stage, take); });
   });
   return outputs;
 }
@@ -955,7 +1015,7 @@ StepResult FullyShardedDataParallel::step(double learning_rate, const FillBatch&
     const Timer timer;
     const Parts::Counted counted = p.fill_batches(p.sharding.plan.micro_batches, fill, learning_rate);
     const UpdateScalars scalars = p.engine.next_update(learning_rate, counted.weight);
-    const UpdateResult result = p.executor().run_update(p.reader, scalars);
+    const UpdateResult result = p.run_update(scalars);
     const Verdict verdict = p.engine.judge(result, counted.rows);
     if (verdict == Verdict::refused) p.refuse(scalars, result);
     p.last_step_s = timer.seconds(), p.last_tokens = counted.rows, p.last_positions = p.executor().positions();
@@ -989,7 +1049,7 @@ double FullyShardedDataParallel::evaluate(const TokenData& data, bool use_ema) {
                           p.rows.classes > 0 ? std::min(vocabulary, p.rows.classes) : vocabulary);
     });
     double loss = 0;
-    p.engine.with(weights_of(use_ema), [&] { loss = mean_loss(p.executor(), batches, p.world)->loss; });
+    p.engine.with(weights_of(use_ema), [&] { p.evaluate([&] { loss = mean_loss(p.executor(), batches, p.world)->loss; }); });
     return loss;
   });
 }
@@ -999,7 +1059,7 @@ double FullyShardedDataParallel::evaluate(const FillBatch& fill, bool use_ema) {
     p.require_evaluation(use_ema, false);
     const double counted = p.fill_batches(1, fill).weight;
     kernels::LossSum sum;
-    p.engine.with(weights_of(use_ema), [&] { sum = p.executor().evaluate(p.reader); });
+    p.engine.with(weights_of(use_ema), [&] { p.evaluate([&] { sum = p.executor().evaluate(p.reader); }); });
     return all_ranks(sum, p.world).value() / counted;
   });
 }

@@ -148,6 +148,7 @@ struct FsdpOptions {
   double dropout = 0, attention_dropout = 0;  // only for a TransformerDescription
   std::vector<std::string> freeze = {};       // shell globs: parameters whose names match are not trained
   std::vector<std::string> train_only = {};   // shell globs: all other parameters are not trained
+  bool check_first_update = true;             // find mistakes in layers, loss and batches: docs/api.md, "The first update"
   std::uint64_t seed = 1;                     // for initial weights, dropout and stochastic rounding; 32 bits
   std::size_t generate_positions = 0;         // for TextGenerator: the most tokens of a prompt and its text; 0: none
   bool background_saves = false;              // save() copies the state, and returns while a thread writes the copy

@@ -11,7 +11,6 @@
 #include "base/narrow.hpp"
 #include "kernels/offsets.hpp"
 #include "layers/place.hpp"
-#include "layers/proof.hpp"
 
 namespace fsdp {
 
@@ -145,8 +144,7 @@ class Chain::Last final : public LossStage {
 
   void forward_backward(const StageContext& context, const void* x, const std::int32_t* targets, float gradient_scale,
                         kernels::LossSum& sum, void* dx, kernels::Write write) const override {
-    chain_.clear_gradients(context, chain_.last_, write);
-    chain_.evaluate(context, x, targets, gradient_scale, sum, dx, nullptr);
+    chain_.evaluate(context, x, targets, gradient_scale, sum, dx, nullptr, write);
   }
 
   void forward(const StageContext& context, const void* x, const std::int32_t* targets, kernels::LossSum& sum,
@@ -160,7 +158,7 @@ class Chain::Last final : public LossStage {
 
 Chain::Chain(const NamedLayers& layers, const std::string& loss_name, LossPtr user_loss, const DeviceTraits& device,
              const std::vector<TiedParameters>& ties)
-    : Model(device), loss_(std::move(user_loss)) {
+    : Model(device), loss_(std::move(user_loss)), proof_(std::make_unique<Proof>()) {
   if (!loss_) throw UserError("the model has no loss (training needs one); give it one by Sequential::loss()");
   std::vector<TiedParameters> tied = ties;
   std::set<std::string> names = {loss_name};
@@ -360,6 +358,11 @@ P Chain::pass_of(const StageContext& context, const Part& part, const void* x) c
   pass.most_columns = most_columns_;
   pass.weights = context.weights.data();
   pass.parameters = part.parameters, pass.indices = part.indices;
+  if (proof_->is_on()) {
+    pass.proof = proof_.get();
+    proof_->set_part(format("{} '{}'", layer ? "layer" : "loss", part.name));
+    if (proof_->is_comparison()) pass.update = 1;  // so that random numbers are compared, too
+  }
   for (const std::size_t index : part.indices)
     expect(pass.weights[index] != nullptr, "a stage runs with its parameters gathered");
   return pass;
@@ -368,10 +371,21 @@ P Chain::pass_of(const StageContext& context, const Part& part, const void* x) c
 /// Sets gradients to zero for the first micro-batch (`write` is overwrite), because layers always add to gradients. Gradients
 /// of tied parameters are set to zero once.
 void Chain::clear_gradients(const StageContext& context, const Part& part, kernels::Write write) const {
-  if (write == kernels::Write::add) return;
+  const bool is_new = write == kernels::Write::overwrite;
+  for (std::size_t i = 0; i < part.parameters.size() && (is_new || proof_->is_on()); ++i) {
+    float* const gradient = part.adds[i] ? nullptr : context.gradients[part.indices[i]];
+    if (!gradient) continue;
+    const std::size_t n = numel(part.parameters[i].shape);
+    if (is_new) kernels::fill_zero(context.stream, gradient, n);
+    if (proof_->is_on()) proof_->prepare_gradient(context.stream, dense(gradient, 1, n, DType::f32), part.indices[i], is_new);
+  }
+}
+
+void Chain::inspect_gradients(const StageContext& context, const Part& part, const char* function) const {
   for (std::size_t i = 0; i < part.parameters.size(); ++i)
     if (float* const gradient = part.adds[i] ? nullptr : context.gradients[part.indices[i]])
-      kernels::fill_zero(context.stream, gradient, numel(part.parameters[i].shape));
+      proof_->inspect_gradient(context.stream, dense(gradient, 1, numel(part.parameters[i].shape), DType::f32), part.indices[i],
+                               function, part.parameters[i].name);
 }
 
 void Chain::forward(const StageContext& context, const Part& part, const void* x, void* y, float* saved) const {
@@ -381,7 +395,10 @@ void Chain::forward(const StageContext& context, const Part& part, const void* x
   pass.y = dense(y, R, layer.outputs(), context.type);
   pass.saved = dense(saved, R, layer.saved(), context.type);
   pass.stats = dense(saved + SavedLayout{layer, R, context.type}.stats, R, layer.saved_floats(), DType::f32);
+  if (pass.proof)
+    for (const Tensor& memory : {pass.saved, pass.stats}) proof_->fill(context.stream, memory, Unwritten::saved);
   naming("layer", part.name, [&] { run_pass(pass, "forward()", {}, pass.y, "y", {}, [&] { layer.forward(pass); }); });
+  if (pass.proof) proof_->note_outputs(pass, pass.y, {pass.saved, pass.stats});
 }
 
 void Chain::backward(const StageContext& context, const Part& part, const void* x, const void* dy, void* dx, float* saved,
@@ -396,10 +413,11 @@ void Chain::backward(const StageContext& context, const Part& part, const void* 
   pass.stats = dense(saved + SavedLayout{layer, R, context.type}.stats, R, layer.saved_floats(), DType::f32);
   pass.gradients = context.gradients.data();
   naming("layer", part.name, [&] { run_pass(pass, "backward()", {}, pass.dx, "dx", pass.dy, [&] { layer.backward(pass); }); });
+  if (pass.proof) inspect_gradients(context, part, "backward()");
 }
 
 void Chain::evaluate(const StageContext& context, const void* x, const std::int32_t* targets, float scale,
-                     kernels::LossSum& total, void* dx, float* losses) const {
+                     kernels::LossSum& total, void* dx, float* losses, std::optional<kernels::Write> write) const {
   auto pass = pass_of<LossPass>(context, last_, x);
   const std::size_t R = pass.rows();
   if (loss_->takes_labels())
@@ -408,12 +426,27 @@ void Chain::evaluate(const StageContext& context, const void* x, const std::int3
     pass.targets = dense(const_cast<std::int32_t*>(targets), R, loss_->targets(), DType::f32);
   pass.losses = context.scratch + Scratch{*this, context.shape, context.type}.losses;
   if (dx) pass.dx = dense(dx, R, loss_->inputs(), context.type);
-  pass.scale = scale;
   pass.gradients = dx && !context.gradients.empty() ? context.gradients.data() : nullptr;
-  naming("loss", last_.name, [&] {
-    run_pass(pass, "evaluate()", {}, dense(pass.losses, R, 1, DType::f32), "losses", {},
-             [&] { run_pass(pass, "evaluate()", {}, pass.dx, "dx", {}, [&] { loss_->evaluate(pass); }); });
-  });
+  const Tensor all_losses = dense(pass.losses, R, 1, DType::f32);
+  const auto run = [&](float of_gradients) {
+    pass.scale = of_gradients;
+    if (write) clear_gradients(context, last_, *write);
+    naming("loss", last_.name, [&] {
+      run_pass(pass, "evaluate()", {}, all_losses, "losses", {},
+               [&] { run_pass(pass, "evaluate()", {}, pass.dx, "dx", {}, [&] { loss_->evaluate(pass); }); });
+    });
+  };
+  std::vector<float> half;
+  if (pass.proof && dx && write == kernels::Write::overwrite) {  // see Proof::compare_scales()
+    run(scale / 2);
+    half = numbers_of(context.stream, pass.dx);
+  }
+  run(scale);
+  if (pass.proof) {
+    if (!half.empty()) proof_->compare_scales(half, numbers_of(context.stream, pass.dx), pass.dx.columns, scale);
+    if (dx) inspect_gradients(context, last_, "evaluate()");
+    proof_->note_outputs(pass, all_losses, {});
+  }
   kernels::add_losses(context.stream, total, pass.losses, R);
   if (losses) context.stream.copy(losses, pass.losses, R * sizeof(float));
 }

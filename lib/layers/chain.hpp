@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "layers/composition.hpp"
 #include "layers/layer.hpp"
+#include "layers/proof.hpp"
 #include "nn/model.hpp"
 
 namespace fsdp {
@@ -30,6 +32,8 @@ class Chain final : public Model {
   void check_batch(BatchShape shape, DType type, const kernels::CacheShape& cache) const override;
 
   const Loss& user_loss() const { return *loss_; }
+  /// Checks the passes while its is_on() returns true. The passes of a chain must then run one after another.
+  Proof& proof() const { return *proof_; }
   /// Returns true if all layers and the loss support this type.
   bool works_in(DType type) const;
   /// The stage of a layer: 0 for one that takes tokens, 1 + b for block b. Throws UserError if there is none of that name.
@@ -58,16 +62,18 @@ class Chain final : public Model {
   template <class P>
   P pass_of(const StageContext& context, const Part& part, const void* x) const;
   void clear_gradients(const StageContext& context, const Part& part, kernels::Write write) const;
+  void inspect_gradients(const StageContext& context, const Part& part, const char* function) const;
   void forward(const StageContext& context, const Part& part, const void* x, void* y, float* saved) const;
   void backward(const StageContext& context, const Part& part, const void* x, const void* dy, void* dx, float* saved,
                 kernels::Write write) const;
   void evaluate(const StageContext& context, const void* x, const std::int32_t* targets, float scale, kernels::LossSum& total,
-                void* dx, float* losses) const;
+                void* dx, float* losses, std::optional<kernels::Write> write = {}) const;
 
   Part first_;
   std::vector<Part> blocks_;
   Part last_;  // the loss; its `layer` is null
   LossPtr loss_;
+  const std::unique_ptr<Proof> proof_;
   std::size_t widest_ = 1, most_scratch_ = 0, most_columns_ = 1;
 };
 

@@ -19,6 +19,7 @@
 
 namespace fsdp {
 
+class Proof;
 class Stream;
 
 /// A parameter of a layer. Its full name in checkpoints is LAYER.NAME: parameter "gate.weight" of layer "blocks.3" is
@@ -57,6 +58,7 @@ struct Pass {
   const void* const* weights = nullptr;        // of the model
   std::span<const LayerParameter> parameters;  // of the layer
   std::span<const std::size_t> indices;        // of each of them among the parameters of the model
+  Proof* proof = nullptr;                      // only for the library: checks the passes of the first update
 };
 
 /// Layer::forward() must write all of y, saved and stats.

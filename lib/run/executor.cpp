@@ -266,7 +266,7 @@ UpdateResult Executor::update_parameters() {
   return result;
 }
 
-UpdateResult Executor::run_update(const BatchReader& read, const UpdateScalars& scalars) {
+UpdateResult Executor::run_update(const BatchReader& read, const UpdateScalars& scalars, const std::function<void()>& check) {
   expect(!pass_, "one list runs at a time");
   for (const Operation& op : plan_.update)
     if (op.find(OperandName::tokens)) {
@@ -274,8 +274,18 @@ UpdateResult Executor::run_update(const BatchReader& read, const UpdateScalars& 
       read(index, next_batch(index), next_batch(index) + batch().inputs / sizeof(std::int32_t));
       shorten(index);
     }
+  const std::size_t bytes_before = bytes_in_use_;
   begin_update(scalars);
   forward_backward();
+  if (check) {
+    wait_for_streams();
+    try {
+      check();
+    } catch (...) {
+      pass_.reset(), bytes_in_use_ = bytes_before;
+      throw;
+    }
+  }
   gradient_norm();
   return update_parameters();
 }

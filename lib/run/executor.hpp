@@ -115,8 +115,9 @@ class Executor {
   void forward_backward();
   void gradient_norm();
   UpdateResult update_parameters();
-  /// Fills the micro-batches by `read`, then calls the four functions above.
-  UpdateResult run_update(const BatchReader& read, const UpdateScalars& scalars);
+  /// Fills the micro-batches by `read`, then calls the four functions above. `check`, if there is one, is called once the
+  /// forward and backward passes have run. If it throws, the update ends, and neither parameters nor states have changed.
+  UpdateResult run_update(const BatchReader& read, const UpdateScalars& scalars, const std::function<void()>& check = {});
   /// Repeats the last update over the same batch. The update must have had infinite or NaN values, so that it changed nothing.
   /// Returns the first operation whose result on this rank is not finite: activations in forward, or a local gradient before
   /// its reduction. Returns nothing if all are finite. Collective over world.

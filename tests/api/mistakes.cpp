@@ -9,6 +9,7 @@
 
 #include <fsdp/fsdp.hpp>
 
+#include "base/format.hpp"
 #include "h5/h5.hpp"
 #include "support.hpp"
 
@@ -17,31 +18,59 @@ using namespace fsdp::test;
 
 namespace {
 
-/// y = x, with the results that `leaves_out` names unwritten.
+/// What a layer or loss does wrong.
+enum class Wrong {
+  nothing,
+  y,
+  dx,
+  gradient,
+  saved,
+  scratch,
+  recomputed,
+  other_rank,
+  losses,
+  scale,
+};
+
+/// y = x * w by columns, with a mistake.
 class Careless final : public Layer {
  public:
-  explicit Careless(std::string leaves_out, DType type = DType::f32) : leaves_out_(std::move(leaves_out)), type_(type) {}
+  explicit Careless(Wrong wrong, DType type = DType::f32) : wrong_(wrong), type_(type) {}
+  std::vector<LayerParameter> parameters() const override { return {{"w", {4}, constant(1.0f)}}; }
   std::size_t inputs() const override { return 4; }
   std::size_t outputs() const override { return 4; }
+  std::size_t saved() const override { return 4; }
+  std::size_t scratch() const override { return 4; }
   bool works_in(DType type) const override { return type == type_; }
   void forward(const ForwardPass& pass) const override {
-    const bool leaves_out = leaves_out_ == "y";
+    float factor = wrong_ == Wrong::other_rank && world().rank() == world().size() - 1 ? 1.5f : 1.0f;
+    if (wrong_ == Wrong::recomputed) factor = static_cast<float>(++calls_);
+    const Tensor w = pass.parameter(0);
     for (std::size_t r = 0; r < pass.rows(); ++r)
-      for (std::size_t c = 0; c < 4; ++c)
-        if (!leaves_out || r != 1 || c < 2) pass.y.set(r, c, pass.x.get(r, c));
+      for (std::size_t c = 0; c < 4; ++c) {
+        if (wrong_ != Wrong::y || r != 1 || c < 2) pass.y.set(r, c, factor * pass.x.get(r, c) * w.get(0, c));
+        if (wrong_ != Wrong::saved) pass.saved.set(r, c, factor * pass.x.get(r, c));
+        if (wrong_ == Wrong::scratch) pass.y.set(r, c, pass.y.get(r, c) + pass.scratch.get(r, c));
+      }
   }
   void backward(const BackwardPass& pass) const override {
-    if (leaves_out_ != "dx") ops::copy(pass, pass.dx, pass.dy);
+    const Tensor w = pass.parameter(0), d_w = pass.gradient(0);
+    for (std::size_t r = 0; r < pass.rows(); ++r)
+      for (std::size_t c = 0; c < 4; ++c) {
+        if (wrong_ != Wrong::dx) pass.dx.set(r, c, pass.dy.get(r, c) * w.get(0, c));
+        if (d_w && wrong_ != Wrong::gradient) d_w.floats()[c] += pass.dy.get(r, c) * pass.saved.get(r, c);
+      }
   }
 
  private:
-  std::string leaves_out_;
-  DType type_;
+  const Wrong wrong_;
+  const DType type_;
+  mutable int calls_ = 0;
 };
 
 class CarelessLoss final : public Loss {
  public:
-  explicit CarelessLoss(std::string leaves_out) : leaves_out_(std::move(leaves_out)) {}
+  explicit CarelessLoss(Wrong wrong) : wrong_(wrong) {}
   std::size_t inputs() const override { return 4; }
   bool takes_labels() const override { return true; }
   void check_batch(std::size_t B, std::size_t T) const override {
@@ -49,13 +78,14 @@ class CarelessLoss final : public Loss {
   }
   void evaluate(const LossPass& pass) const override {
     for (std::size_t r = 0; r < pass.rows(); ++r) {
-      if (leaves_out_ != "losses") pass.losses[r] = pass.x.get(r, 0);
-      for (std::size_t c = 0; pass.dx && leaves_out_ != "dx" && c < 4; ++c) pass.dx.set(r, c, c == 0 ? pass.scale : 0);
+      if (wrong_ != Wrong::losses) pass.losses[r] = pass.x.get(r, 0);
+      for (std::size_t c = 0; pass.dx && wrong_ != Wrong::dx && c < 4; ++c)
+        pass.dx.set(r, c, c > 0 ? 0 : wrong_ == Wrong::scale ? 1 : pass.scale);
     }
   }
 
  private:
-  std::string leaves_out_;
+  const Wrong wrong_;
 };
 
 void fill(const Batch& batch) {
@@ -81,25 +111,79 @@ BOOST_AUTO_TEST_CASE(results_that_are_not_written) {
                                  .param_dtype = type == DType::f32    ? "fp32"
                                                 : type == DType::bf16 ? "bf16"
                                                                       : "fp16"};
-    const auto said = [&](const char* what, const std::string& text) {
+    const auto said = [&](Wrong what, const std::string& text) {
       refused(text, [&] { train(around(std::make_shared<Careless>(what, type)), options); });
     };
-    said("y", "layer 'mine': forward() does not write 2 of 8 numbers of y (the first is in row 1, column 2); write all of y");
-    said("dx", "layer 'mine': backward() does not write 8 of 8 numbers of dx");
-    BOOST_CHECK_NO_THROW(train(around(std::make_shared<Careless>("", type)), options));
+    said(Wrong::y,
+         "layer 'mine': forward() does not write 2 of 8 numbers of y (the first is in row 1, column 2); write all of y");
+    said(Wrong::dx, "layer 'mine': backward() does not write 8 of 8 numbers of dx");
+    BOOST_CHECK_NO_THROW(train(around(std::make_shared<Careless>(Wrong::nothing, type)), options));
   }
   refused("layer 'mine': forward() of 'unit' does not write 2 of 8 numbers of y", [] {
-    train(around(residual(sequential({{"unit", std::make_shared<Careless>("y")}, {"out", linear(4, 4)}}))));
+    train(around(residual(sequential({{"unit", std::make_shared<Careless>(Wrong::y)}, {"out", linear(4, 4)}}))));
   });
   refused("layer 'mine': backward() of 'unit' does not write 8 of 8 numbers of dx", [] {
-    train(around(parallel({{"a", linear(4, 4)}, {"unit", std::make_shared<Careless>("dx")}})));
+    train(around(parallel({{"a", linear(4, 4)}, {"unit", std::make_shared<Careless>(Wrong::dx)}})));
   });
-  for (const std::string what : {"losses", "dx"})
-    refused("loss 'loss': evaluate() does not write " + std::string(what == "dx" ? "8 of 8" : "2 of 2") + " numbers of " + what,
+  for (const Wrong what : {Wrong::losses, Wrong::dx})
+    refused(format("loss 'loss': evaluate() does not write {} of {} numbers of {}", what == Wrong::dx ? 8 : 2,
+                   what == Wrong::dx ? 8 : 2, what == Wrong::dx ? "dx" : "losses"),
             [&] { train(around(linear(4, 4), std::make_shared<CarelessLoss>(what))); });
-  BOOST_CHECK_NO_THROW(train(around(linear(4, 4), std::make_shared<CarelessLoss>(""))));
+  BOOST_CHECK_NO_THROW(train(around(linear(4, 4), std::make_shared<CarelessLoss>(Wrong::nothing))));
   refused("loss 'loss': more than 4 rows",
-          [] { train(around(linear(4, 4), std::make_shared<CarelessLoss>("")), {.batch_size = 5}); });
+          [] { train(around(linear(4, 4), std::make_shared<CarelessLoss>(Wrong::nothing)), {.batch_size = 5}); });
+}
+
+// Each mistake is found under each strategy, the model has not changed, and without it the results are those without checks.
+BOOST_AUTO_TEST_CASE(mistakes_that_training_does_not_show) {
+  for (const char* const strategy : {"FULL_SHARD", "NO_SHARD"}) {
+    const FsdpOptions options = {.batch_size = 2,
+                                 .gradient_accumulation_steps = 2,
+                                 .sharding_strategy = strategy,
+                                 .accumulate_unsharded = true,
+                                 .activation_checkpointing = true};
+    const auto said = [&](Wrong what, const std::string& text) {
+      refused(text, [&] {
+        if (what == Wrong::scale) return train(around(linear(4, 4), std::make_shared<CarelessLoss>(what)), options);
+        Sequential model;  // the last layer is not recomputed
+        model.add("in", linear(4, 4)).add("mine", std::make_shared<Careless>(what)).add("out", linear(4, 4));
+        return train(std::move(model.loss(cross_entropy(4))), options);
+      });
+    };
+    said(Wrong::gradient, "layer 'mine': backward() adds nothing to the gradient of 'w'; add to it, or freeze the parameter");
+    said(Wrong::saved,
+         "layer 'mine': backward() computes the gradient of 'w'[0, 0] from memory of saved or stats that forward() has not "
+         "written");
+    said(Wrong::scratch, "layer 'mine': forward() computes y[0, 0] from scratch memory that it has not written in this pass");
+    said(Wrong::scale, "loss 'loss': evaluate() gives 1 for dx[0, 0] with scale");
+    said(Wrong::recomputed, "layer 'mine': forward() gives other numbers when it is computed again for backward");
+    if (world().size() > 1) said(Wrong::other_rank, "layer 'mine' gives");
+
+    const auto trained = [&](bool checks) {
+      FsdpOptions how = options;
+      how.check_first_update = checks;
+      const Sequential model =
+          around(sequential({{"unit", std::make_shared<Careless>(Wrong::nothing)}, {"drop", dropout(4, 0.5)}}));
+      FullyShardedDataParallel sharded(model, how);
+      for (int i = 0; i < 2; ++i) sharded.step(1e-2, fill);
+      return parameters_of(sharded);
+    };
+    BOOST_TEST((trained(true) == trained(false)));
+  }
+  Sequential model = around(std::make_shared<Careless>(Wrong::gradient));
+  FullyShardedDataParallel sharded(model, {.batch_size = 2});
+  const Parameters before = parameters_of(sharded);
+  BOOST_CHECK_NO_THROW(sharded.predict(fill));
+  for (int i = 0; i < 2; ++i) refused("adds nothing to the gradient of 'w'", [&] { sharded.step(1e-2, fill); });
+  BOOST_TEST((parameters_of(sharded) == before));
+  BOOST_TEST(sharded.updates() == 0u);
+  sharded.freeze({"mine.w"});
+  BOOST_CHECK_NO_THROW(sharded.step(1e-2, fill));
+  BOOST_TEST((parameters_of(sharded) != before) == (world().rank() == 0));  // other ranks have none
+  BOOST_CHECK_NO_THROW(
+      train(around(std::make_shared<Careless>(Wrong::gradient)), {.batch_size = 2, .check_first_update = false}));
+  refused("layer 'mine': forward() does not write 2 of 8 numbers of y",
+          [] { FullyShardedDataParallel(around(std::make_shared<Careless>(Wrong::y)), {.batch_size = 2}).predict(fill); });
 }
 
 BOOST_AUTO_TEST_CASE(batches_that_are_not_written) {
@@ -107,7 +191,11 @@ BOOST_AUTO_TEST_CASE(batches_that_are_not_written) {
   const auto said = [&](const FillBatch& with, const std::string& text) {
     refused(text, [&] { train(around(linear(4, 4)), options, with); });
   };
-  said([](const Batch&) {}, "the function that fills micro-batch 0 writes nothing to inputs()");
+  said([](const Batch&) {},
+       "the function that fills micro-batch 0 does not write 12 of 12 numbers of inputs() (the first is in row 0, column 0); "
+       "write all of inputs()");
+  said([](const Batch& batch) { std::fill_n(batch.inputs().begin(), 5, 0.5f); },
+       "does not write 7 of 12 numbers of inputs() (the first is in row 1, column 1)");
   said([](const Batch& batch) { std::fill(batch.inputs().begin(), batch.inputs().end(), 0.5f); },
        "the function that fills micro-batch 0 does not write 3 of 3 numbers of labels() (the first is in row 0, column 0)");
   said([](const Batch& batch) { fill(batch), batch.labels()[1] += batch.micro_batch() == 0 ? 0 : 77; },
@@ -115,17 +203,16 @@ BOOST_AUTO_TEST_CASE(batches_that_are_not_written) {
   const FillBatch first_only = [](const Batch& batch) {
     if (batch.micro_batch() == 0) fill(batch);
   };
-  said(first_only, "the function that fills micro-batch 1 writes nothing to inputs()");
-  // Numeric targets that nothing has written are NaN if the loss uses them. What a function leaves of them and of inputs is 0.
+  said(first_only, "the function that fills micro-batch 1 does not write 12 of 12 numbers of inputs()");
+  // Numeric targets that nothing has written are NaN if the loss uses them.
   const auto train_numbers = [&](std::size_t written) {
-    return train(around(linear(4, 4), mean_squared_error(4)), options,
-                 [&](const Batch& batch) {
-                   std::fill_n(batch.inputs().begin(), 5, 0.5f), std::fill_n(batch.targets().begin(), written, 0.0f);
-                 })
-        .loss;
+    train(around(linear(4, 4), mean_squared_error(4)), options, [&](const Batch& batch) {
+      std::fill_n(batch.inputs().begin(), 12, 0.5f), std::fill_n(batch.targets().begin(), written, 0.0f);
+    });
   };
   refused("(no function has written targets())", [&] { train_numbers(0); });
-  BOOST_TEST(train_numbers(1) == train_numbers(12));
+  refused("does not write 11 of 12 numbers of targets()", [&] { train_numbers(1); });
+  BOOST_CHECK_NO_THROW(train_numbers(12));
   // Memory that was written once keeps its numbers, so a program may write what is always the same only once.
   bool is_first = true;
   Sequential model = around(linear(4, 4));
@@ -175,7 +262,8 @@ BOOST_AUTO_TEST_CASE(other_wrong_uses) {
     void forward(const ForwardPass&) const override { throw 7; }
     void backward(const BackwardPass&) const override {}
   };
-  refused("layer 'mine' threw an exception that is no std::exception", [] { train(around(std::make_shared<Throwing>())); });
+  if (world().size() == 1)  // else the job ends
+    refused("layer 'mine' threw an exception that is no std::exception", [] { train(around(std::make_shared<Throwing>())); });
   Sequential model = around(linear(4, 1), mean_squared_error(1));
   const auto folder = new_folder("api-mistakes", "uses");
   std::ofstream(folder / "file") << "no checkpoint";
