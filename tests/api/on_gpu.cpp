@@ -124,6 +124,35 @@ void require_near(const Outcome& gpu, const Outcome& cpu, const Outcome& before,
 
 }  // namespace
 
+BOOST_AUTO_TEST_CASE(the_first_update_finds_mistakes_on_gpus) {
+  /// y = x, with a parameter that it does not use. It writes dx only if `writes`.
+  class Idle final : public Layer {
+   public:
+    explicit Idle(bool writes) : writes_(writes) {}
+    std::vector<LayerParameter> parameters() const override { return {{"w", {3}, constant(1)}}; }
+    std::size_t inputs() const override { return width; }
+    std::size_t outputs() const override { return width; }
+    bool works_in(DType) const override { return true; }
+    bool works_on_gpu() const override { return true; }
+    void forward(const ForwardPass& pass) const override { ops::copy(pass, pass.y, pass.x); }
+    void backward(const BackwardPass& pass) const override {
+      if (writes_) ops::copy(pass, pass.dx, pass.dy);
+    }
+
+   private:
+    bool writes_;
+  };
+  for (const char* const type : {"fp32", "bf16"})
+    for (const bool writes : {false, true}) {
+      Sequential model;
+      model.add("embedding", embedding(vocabulary, width)).add("idle", std::make_shared<Idle>(writes));
+      model.add("head", linear(width, vocabulary)).loss(cross_entropy(vocabulary));
+      refused(writes ? "layer 'idle': backward() adds nothing to the gradient of 'w'"
+                     : "layer 'idle': backward() does not write 210 of 210 numbers of dx (the first is in row 0, column 0)",
+              [&] { train("cuda", model, options_of("FULL_SHARD", type)); });
+    }
+}
+
 BOOST_AUTO_TEST_CASE(layers_of_users_are_trained_as_on_the_cpu) {
   const Outcome before = train("cpu", small_model(), options_of("FULL_SHARD"), 0);
   const Outcome cpu = train("cpu", small_model(), options_of("FULL_SHARD"));

@@ -503,7 +503,9 @@ BOOST_AUTO_TEST_CASE(mistakes_of_layers_are_told_by_name) {
   };
   Job job;
   FullyShardedDataParallel sharded(job, Sequential().add("second", std::make_shared<Wrong>()).loss(mean_squared_error(2)));
-  const auto fill_batch = [](const Batch& batch) { batch.inputs()[0] = batch.targets()[0] = 1; };
+  const auto fill_batch = [](const Batch& batch) {
+    for (const std::span<float> numbers : {batch.inputs(), batch.targets()}) std::fill(numbers.begin(), numbers.end(), 1.0f);
+  };
   BOOST_CHECK_EXCEPTION(sharded.step(1e-3, fill_batch), CollectiveError, [](const CollectiveError& error) {
     return std::string(error.what()) ==
                "layer 'second': matmul is given a [1, 2] in fp32; b to be transposed [3, 2] in fp32; out [1, 2] in fp32 (it "
