@@ -211,6 +211,9 @@ Chain::Chain(const NamedLayers& layers, const std::string& loss_name, LossPtr us
                .classes = loss_->classes()};
   takes_short_rows = loss_->takes_labels() && loss_->targets() == 1 && !loss_->looks_ahead() &&
                      std::none_of(layers.begin(), layers.end(), [](const auto& each) { return each.second->looks_ahead(); });
+  stage_names.push_back(first_.layer ? first_.name : "inputs");
+  for (const Part& part : blocks_) stage_names.push_back(part.name);
+  stage_names.push_back(loss_name);
   first = std::make_unique<First>(*this);
   for (const Part& part : blocks_) blocks.push_back(std::make_unique<Block>(*this, part));
   loss = std::make_unique<Last>(*this);

@@ -206,6 +206,7 @@ class Model {
   std::vector<std::vector<std::size_t>> parameters_by_stage() const;
 
   RowSizes row_sizes;
+  std::vector<std::string> stage_names = {};  // those of a user's layers; empty: the embedding, numbered blocks and the head
   /// Nothing depends on a later column of its sequence: columns after the last target that counts may be left out.
   bool takes_short_rows = false;
   const TransformerConfig* transformer_config =

@@ -2,13 +2,15 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "base/error.hpp"
 
 namespace fsdp {
 
-Layout::Layout(const std::vector<Parameter>& parameters, const std::vector<UnitSpec>& units, int shards, UnitTypes types)
-    : shards_(shards) {
+Layout::Layout(const std::vector<Parameter>& parameters, const std::vector<UnitSpec>& units, int shards, UnitTypes types,
+               std::vector<std::string> stage_names)
+    : shards_(shards), stage_names_(std::move(stage_names)) {
   expect(shards >= 1, "a layout needs at least one shard");
   expect(types.master == DType::f32 || (types.master == DType::bf16 && types.parameter == DType::bf16),
          "masters are fp32, or the bf16 parameters themselves");

@@ -51,8 +51,9 @@ struct Slice {
 class Layout {
  public:
   /// `shards` is the size of the shard axis. Each parameter must be in exactly one unit. The masters of a unit that is not
-  /// trained are its parameters, whatever `types` says.
-  Layout(const std::vector<Parameter>& parameters, const std::vector<UnitSpec>& units, int shards, UnitTypes types = {});
+  /// trained are its parameters, whatever `types` says. `stage_names`: see Model.
+  Layout(const std::vector<Parameter>& parameters, const std::vector<UnitSpec>& units, int shards, UnitTypes types = {},
+         std::vector<std::string> stage_names = {});
 
   int shards() const { return shards_; }
   const std::vector<Unit>& units() const { return units_; }
@@ -74,12 +75,14 @@ class Layout {
   /// By parameter: the index of its unit.
   std::vector<std::size_t> units_of_parameters() const;
   const Shape& shape(std::size_t parameter) const { return shapes_.at(parameter); }
+  const std::vector<std::string>& stage_names() const { return stage_names_; }
 
  private:
   std::vector<Shape> shapes_;  // of each parameter
   std::vector<std::size_t> numels_;
   int shards_;
   std::vector<Unit> units_;
+  std::vector<std::string> stage_names_;
 };
 
 /// The input of an optimizer: all parameters of a unit, and this shard's slices of them.

@@ -93,10 +93,27 @@ std::string_view name_of(StreamId stream) {
   return names[static_cast<std::size_t>(stream)];
 }
 
+namespace {
+
+/// The title of the first or last stage of a user's model: "forward stem", "loss and its gradient", "loss, forward".
+std::string name_end(std::string title, const std::string& stage) {
+  for (const auto& [ours, theirs] : {std::pair<std::string_view, std::string>("embedding", stage),
+                                     {"head and loss, ", stage + ", "},
+                                     {"head and loss", stage + " and its gradient"}})
+    if (const std::size_t at = title.find(ours); at != std::string::npos) return title.replace(at, ours.size(), theirs);
+  return title;
+}
+
+}  // namespace
+
 std::string title_of(const Operation& op, const Layout& layout) {
   std::string title(op.kind->name);
+  const std::vector<std::string>& names = layout.stage_names();
+  const bool is_end = op.kind->subject == Subject::first_stage || op.kind->subject == Subject::head;
   if (op.block >= 0)
-    title += format(" block {}", op.block);
+    title += names.empty() ? format(" block {}", op.block) : " " + names[static_cast<std::size_t>(op.block) + 1];
+  else if (is_end && !names.empty())
+    title = name_end(title, op.kind->subject == Subject::head ? names.back() : names.front());
   else if (op.unit >= 0)
     title += " " + layout.units()[static_cast<std::size_t>(op.unit)].name;
   if (op.round > 0) title += ", once more";

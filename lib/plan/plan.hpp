@@ -340,7 +340,7 @@ Plan build_plan(const Layout& layout, const Placement& placement, const ModelSiz
 /// same collectives.
 std::uint64_t collective_fingerprint(const Plan& plan);
 
-/// "forward block 3", "all-gather root", "reduce-scatter root, add".
+/// "forward block 3", "all-gather root", "reduce-scatter root, add"; of a user's layers "forward stem".
 std::string title_of(const Operation& op, const Layout& layout);
 std::string_view name_of(StreamId stream);
 /// The operations as a table: number, stream, operation, reads, writes, waits. If there are more than three micro-batches, only

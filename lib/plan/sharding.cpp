@@ -55,8 +55,8 @@ ShardedPlan plan_sharding(const Model& model, const ShardingOptions& options, Me
   plan_options.reduces = mesh.shard * mesh.replicate > 1;
   ParameterPatterns patterns = options.patterns;
   patterns.rule_of = [&](const Parameter& parameter) -> const Rule& { return rule_of(options.optimizer, parameter); };
-  Layout layout(model.parameters(), wrap_parameters(model.parameters(), options.wrap, patterns, warnings), mesh.shard,
-                options.types);
+  Layout layout(model.parameters(), wrap_parameters(model.parameters(), options.wrap, patterns, warnings, model.stage_names),
+                mesh.shard, options.types, model.stage_names);
   Plan plan = build_plan(layout, placement, sizes, plan_options);
   check_plan(plan, layout, placement, sizes, plan_options.micro_batches);
   return {std::move(layout), std::move(plan)};

@@ -109,13 +109,14 @@ void wrap_by_patterns(const std::vector<Parameter>& parameters, const WrapPolicy
   }
 }
 
-std::string block_range(std::size_t first, std::size_t last) {
+std::string block_range(std::size_t first, std::size_t last, const std::vector<std::string>& stage_names) {
+  if (!stage_names.empty()) return stage_names[1 + first] + (first == last ? "" : " to " + stage_names[1 + last]);
   return first == last ? format("block {}", first) : format("blocks {}-{}", first, last);
 }
 
 /// If the embedding and the head are not tied, each becomes a unit: they are the largest modules and are never used together. A
 /// tied matrix is used at both ends, so it stays in the root.
-void wrap_ends(const std::vector<Parameter>& parameters, Assignment& unit_of) {
+void wrap_ends(const std::vector<Parameter>& parameters, const std::vector<std::string>& stage_names, Assignment& unit_of) {
   std::vector<std::size_t> embedding, head;
   bool after_blocks = false, has_matrix = false;
   for (std::size_t p = 0; p < parameters.size(); ++p) {
@@ -127,11 +128,12 @@ void wrap_ends(const std::vector<Parameter>& parameters, Assignment& unit_of) {
     has_matrix |= after_blocks && parameters[p].shape.size() > 1;
   }
   if (!has_matrix) return;
-  for (const std::size_t p : embedding) unit_of[p] = "embedding";
-  for (const std::size_t p : head) unit_of[p] = "head";
+  for (const std::size_t p : embedding) unit_of[p] = stage_names.empty() ? "embedding" : stage_names.front();
+  for (const std::size_t p : head) unit_of[p] = stage_names.empty() ? "head" : stage_names.back();
 }
 
-Assignment assign(const std::vector<Parameter>& parameters, const WrapPolicy& policy) {
+Assignment assign(const std::vector<Parameter>& parameters, const WrapPolicy& policy,
+                  const std::vector<std::string>& stage_names) {
   Assignment unit_of(parameters.size());
   std::size_t blocks = 0;
   for (const Parameter& p : parameters) blocks = std::max(blocks, static_cast<std::size_t>(p.block + 1));
@@ -144,9 +146,9 @@ Assignment assign(const std::vector<Parameter>& parameters, const WrapPolicy& po
         if (parameters[p].block < 0) continue;
         const std::size_t first =
             static_cast<std::size_t>(parameters[p].block) / policy.blocks_per_unit * policy.blocks_per_unit;
-        unit_of[p] = block_range(first, std::min(first + policy.blocks_per_unit, blocks) - 1);
+        unit_of[p] = block_range(first, std::min(first + policy.blocks_per_unit, blocks) - 1, stage_names);
       }
-      wrap_ends(parameters, unit_of);
+      wrap_ends(parameters, stage_names, unit_of);
       break;
     case WrapPolicy::Kind::size:
       wrap_by_size(module_tree(parameters), parameters, policy.min_num_params, true, unit_of);
@@ -186,8 +188,9 @@ void warn_of_cost(const std::vector<Parameter>& parameters, const Assignment& un
 }  // namespace
 
 std::vector<UnitSpec> wrap_parameters(const std::vector<Parameter>& parameters, const WrapPolicy& policy,
-                                      const ParameterPatterns& patterns, std::vector<std::string>* warnings) {
-  const Assignment unit_of = assign(parameters, policy);
+                                      const ParameterPatterns& patterns, std::vector<std::string>* warnings,
+                                      const std::vector<std::string>& stage_names) {
+  const Assignment unit_of = assign(parameters, policy, stage_names);
   if (warnings) warn_of_cost(parameters, unit_of, policy, *warnings);
   const bool has_adapters =
       std::any_of(parameters.begin(), parameters.end(), [](const Parameter& parameter) { return parameter.is_adapter; });

@@ -46,8 +46,8 @@ struct ParameterPatterns {
 /// none, all are quantized or none, and one optimizer rule updates them. If a unit of the policy has parameters of several such
 /// kinds, it becomes several UnitSpecs, which are gathered and released together.
 struct UnitSpec {
-  /// "root", "embedding", "block 3", "blocks 0-3", "transformer.h.0.mlp". ", frozen", ", ignored", ", quantized" or ", by adam"
-  /// may follow.
+  /// "root", "embedding", "block 3", "blocks 0-3", "transformer.h.0.mlp"; of a user's layers "stem", "stem to blocks.2". ",
+  /// frozen", ", ignored", ", quantized" or ", by adam" may follow.
   std::string name;
   std::vector<std::size_t> parameters;  // indices, ascending
   bool trainable = true;
@@ -62,7 +62,9 @@ struct UnitSpec {
 /// Assigns every parameter to exactly one unit. The root's units come first, the others follow in the order of their first
 /// parameter. If the model has adapters, only these are trained. Throws UserError if a pattern matches nothing, if patterns
 /// overlap, or if no parameter is trained. `warnings`, if not null, receives options that are allowed but costly.
+/// `stage_names`: see Model.
 std::vector<UnitSpec> wrap_parameters(const std::vector<Parameter>& parameters, const WrapPolicy& policy,
-                                      const ParameterPatterns& patterns = {}, std::vector<std::string>* warnings = nullptr);
+                                      const ParameterPatterns& patterns = {}, std::vector<std::string>* warnings = nullptr,
+                                      const std::vector<std::string>& stage_names = {});
 
 }  // namespace fsdp

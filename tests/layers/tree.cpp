@@ -327,10 +327,14 @@ BOOST_AUTO_TEST_CASE(units_by_patterns) {
     options.auto_wrap_policy = "custom", options.wrap_patterns = patterns;
     BOOST_TEST((trained(model, options) == same));
   }
+  // Titles have the user's names.
+  const std::string titled = plan_of({"blocks.*"});
+  for (const char* title : {"forward inputs ", "forward in ", "forward relu ", "loss and its gradient ", "backward blocks.1 "})
+    BOOST_TEST(titled.find(title) != std::string::npos, title);
+  for (const char* title : {"embedding", "head", " block"}) BOOST_TEST(titled.find(title) == std::string::npos, title);
   // A unit for each outermost layer that matches.
   const auto gathers = [&](const std::vector<std::string>& patterns, const std::string& unit) {
-    const std::string plan = plan_of(patterns);
-    return plan.find(" " + unit + " ") != std::string::npos || plan.find(" " + unit + "\n") != std::string::npos;
+    return plan_of(patterns).find(" all-gather " + unit + " ") != std::string::npos;
   };
   for (const char* unit : {"blocks.0", "blocks.1", "blocks.2"}) BOOST_TEST(gathers({"blocks.*"}, unit), unit);
   BOOST_TEST(!gathers({"blocks.*"}, "blocks.0.up"));
