@@ -173,6 +173,7 @@ TrainOptions train_options_of(const FsdpOptions& o, DeviceKind kind, int ranks, 
         o.optimizer));
   text_of(o.param_groups);
   options.sharding.optimizer.groups = o.param_groups;
+  options.sharding.batch.ranks = static_cast<std::size_t>(std::max(ranks, 1));
   options.sharding.wrap.unit_per_match = true;
   options.sharding.patterns.freeze = o.freeze;
   options.sharding.patterns.train_only = o.train_only;

@@ -209,6 +209,10 @@ Chain::Chain(const NamedLayers& layers, const std::string& loss_name, LossPtr us
                .labels = loss_->takes_labels(),
                .vocabulary = first_.layer ? first_.layer->vocabulary() : 0,
                .classes = loss_->classes()};
+  sees_all_ranks = loss_->sees_all_ranks();
+  if (sees_all_ranks && !loss_->looks_ahead())
+    throw UserError(
+        format("loss '{}' sees all ranks, but looks_ahead() is false (rows are gathered whole); return true", loss_name));
   takes_short_rows = loss_->takes_labels() && loss_->targets() == 1 && !loss_->looks_ahead() &&
                      std::none_of(layers.begin(), layers.end(), [](const auto& each) { return each.second->looks_ahead(); });
   stage_names.push_back(first_.layer ? first_.name : "inputs");
@@ -302,6 +306,8 @@ ModelSizes Chain::sizes(BatchShape shape, DType type, const kernels::CacheShape&
                    .first_backward_reads = first_.layer && !is_of_embeddings(*first_.layer),
                    .inputs = R * row_sizes.inputs * sizeof(float),
                    .targets = R * loss_->targets() * sizeof(float),
+                   .gathered_from = sees_all_ranks ? shape.ranks : 0,
+                   .type = type,
                    .losses = R * sizeof(float),
                    .stages = parameters_by_stage()};
   sizes.activations.push_back(R * (first_.layer ? first_.layer->outputs() : row_sizes.inputs) * size_of(type));
@@ -429,11 +435,23 @@ void Chain::evaluate(const StageContext& context, const void* x, const std::int3
     pass.targets = dense(const_cast<std::int32_t*>(targets), R, loss_->targets(), DType::f32);
   pass.losses = context.scratch + Scratch{*this, context.shape, context.type}.losses;
   if (dx) pass.dx = dense(dx, R, loss_->inputs(), context.type);
+  if (sees_all_ranks) {
+    const RowsOfAllRanks& of = context.all;
+    const std::size_t rows = context.shape.ranks * R, numbers = rows * loss_->targets();
+    pass.ranks = context.shape.ranks, pass.first_row = of.rank * R;
+    pass.all = dense(const_cast<void*>(of.outputs), rows, loss_->inputs(), context.type);
+    if (dx) pass.d_all = dense(of.gradient, rows, loss_->inputs(), DType::f32);
+    if (loss_->takes_labels())
+      pass.all_labels = {of.targets, numbers};
+    else
+      pass.all_targets = dense(const_cast<std::int32_t*>(of.targets), rows, loss_->targets(), DType::f32);
+  }
   pass.gradients = dx && !context.gradients.empty() ? context.gradients.data() : nullptr;
   const Tensor all_losses = dense(pass.losses, R, 1, DType::f32);
   const auto run = [&](float of_gradients) {
     pass.scale = of_gradients;
     if (write) clear_gradients(context, last_, *write);
+    if (pass.d_all) kernels::fill_zero(context.stream, pass.d_all.floats(), pass.d_all.numel());
     naming("loss", last_.name, [&] {
       run_pass(pass, "evaluate()", {}, all_losses, "losses", {},
                [&] { run_pass(pass, "evaluate()", {}, pass.dx, "dx", {}, [&] { loss_->evaluate(pass); }); });

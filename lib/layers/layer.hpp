@@ -120,12 +120,20 @@ class Layer {
 
 /// The pass of a loss. It computes the loss of each row, and the gradient of `scale` times the sum of these losses.
 struct LossPass : Pass {
-  const std::int32_t* labels = {};       // [R, targets()], if the loss takes labels
-  Tensor targets;                        // [R, targets()] in fp32, if it takes numbers
-  float* losses = nullptr;               // [R]: the pass writes the loss of each row, 0 for rows that do not count
-  Tensor dx;                             // [R, inputs()]: the pass writes the gradient of x; none in an evaluation
-  float scale = 1;                       // the factor of the gradients
-  Tensor gradient(std::size_t i) const;  // add to it; none if the parameter is not trained or in an evaluation
+  const std::int32_t* labels = {};  // [R, targets()], if the loss takes labels
+  Tensor targets;                   // [R, targets()] in fp32, if it takes numbers
+  float* losses = nullptr;          // [R]: the pass writes the loss of each row, 0 for rows that do not count
+  Tensor dx;                        // [R, inputs()]: the pass writes the gradient of x; none in an evaluation
+  float scale = 1;                  // the factor of the gradients
+  /// Only for a loss that sees all ranks (Loss::sees_all_ranks()), of `ranks` ranks with R rows each, in their order: their x
+  /// and labels or targets. This rank's are those from row first_row on. The pass also adds to d_all the gradient of its own
+  /// losses with respect to `all`; it is zero at first, and none in an evaluation. Of x, which is a part of `all`, each use
+  /// counts once: its gradient is in dx or in d_all.
+  std::size_t ranks = 1, first_row = 0;
+  Tensor all, d_all;                         // [ranks R, inputs()]; d_all in fp32
+  std::span<const std::int32_t> all_labels;  // [ranks R, targets()]
+  Tensor all_targets;                        // likewise
+  Tensor gradient(std::size_t i) const;      // add to it; none if the parameter is not trained or in an evaluation
 
   float* const* gradients = nullptr;  // only for the operations of ops.hpp
 };
@@ -150,6 +158,10 @@ class Loss {
   virtual std::size_t targets() const { return 1; }  // labels or targets per row
   /// Returns false if the loss of a row does not depend on rows without labels: see Layer::looks_ahead().
   virtual bool looks_ahead() const { return true; }
+  /// Returns true if the loss of a row depends on the rows of other ranks in the same micro-batch, as contrastive losses do
+  /// (Radford et al. 2021, "Learning Transferable Visual Models From Natural Language Supervision"). All rows are then gathered
+  /// before each pass, and the gradients are summed over the ranks. looks_ahead() must be true.
+  virtual bool sees_all_ranks() const { return false; }
   /// scratch(), works_in() and works_on_gpu() are as in Layer.
   virtual std::size_t scratch() const { return 0; }
   virtual bool works_in(DType type) const { return type == DType::f32; }

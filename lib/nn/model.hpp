@@ -20,9 +20,9 @@
 
 namespace fsdp {
 
-/// The size of one micro-batch on one rank.
+/// The size of one micro-batch on one rank. `ranks`: of the job; only losses that see all ranks depend on it.
 struct BatchShape {
-  std::size_t B = 0, T = 0;
+  std::size_t B = 0, T = 0, ranks = 1;
   std::size_t rows() const { return B * T; }
 };
 
@@ -43,6 +43,15 @@ struct Dropout {
   float neftune_alpha = 0;                          // 0: no noise
   std::uint32_t seed = 0;
   std::uint64_t update = 0, first_sequence = 0;
+};
+
+/// The rows of all ranks, in the order of the ranks, for a loss that sees them: outputs of the last block, their targets, and
+/// memory for the gradient of these outputs. This rank's rows begin at row rank * shape.rows().
+struct RowsOfAllRanks {
+  const void* outputs = nullptr;
+  const std::int32_t* targets = nullptr;
+  float* gradient = nullptr;  // null in an evaluation
+  std::size_t rank = 0;
 };
 
 /// The arguments of a stage. weights[p] and gradients[p] point to parameter p, contiguous in its stored shape. weights[p] is
@@ -69,6 +78,7 @@ struct StageContext {
   float* cheap = nullptr;
   bool in_pieces = false;
   std::size_t longest = 0;
+  RowsOfAllRanks all = {};
 
   BatchShape largest() const { return {shape.B, std::max(shape.T, longest)}; }
 };
@@ -100,6 +110,8 @@ struct ModelSizes {
   /// Whether the forward pass of the first stage uses scratch memory, and its backward pass reads parameters. All others do.
   bool first_uses_scratch = false, first_backward_reads = false;
   std::size_t inputs = 0, targets = 0;  // of a batch, with elements of 4 bytes
+  std::size_t gathered_from = 0;        // the ranks whose rows the loss sees, if it sees more than its own; else 0
+  DType type = DType::f32;              // of activations
   std::size_t losses = 0, logits = 0;   // losses: of the rows of a batch; logits: of one row
   std::size_t tables = 0;               // of PositionTables
   std::vector<std::size_t> cache = {};  // of each block, if the plan decodes
@@ -107,6 +119,8 @@ struct ModelSizes {
       {};  // indices of the parameters that each stage reads: first stage, blocks, head
 
   std::size_t blocks() const { return saved.size(); }
+  /// The numbers that the last block gives.
+  std::size_t outputs() const { return activations.back() / size_of(type); }
 };
 
 /// A part of a model. Activations (x) and their gradients (dx) are arrays of type context.type.
@@ -209,6 +223,7 @@ class Model {
   std::vector<std::string> stage_names = {};  // those of a user's layers; empty: the embedding, numbered blocks and the head
   /// Nothing depends on a later column of its sequence: columns after the last target that counts may be left out.
   bool takes_short_rows = false;
+  bool sees_all_ranks = false;  // the loss of a row depends on the rows of all ranks
   const TransformerConfig* transformer_config =
       nullptr;  // other programs can make this model from it; null: it has user-defined layers
   std::unique_ptr<const InputStage> first;

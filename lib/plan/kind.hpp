@@ -173,6 +173,9 @@ extern const Kind all_gather_parameters, all_gather_directions;
 extern const Kind release;  // the slot of a unit's parameters becomes free
 extern const Kind reduce_scatter_gradient, reduce_scatter_directions;
 extern const Kind all_reduce_gradient, all_reduce_directions, all_reduce_statistics, all_reduce_squares, all_reduce_loss;
+// For a loss that sees the rows of all ranks: the outputs of the last block, their targets, and the sum of their gradients, of
+// which each rank adds its part to the gradient of its own outputs.
+extern const Kind gather_outputs, gather_targets, scatter_outputs;
 // operations/gradients.cpp
 extern const Kind clear;          // sets a unit's unreduced gradient to zero, so that backward can add to it
 extern const Kind sum_gradients;  // invariant plans: adds one partial sum of a unit's gradient to another, or copies it

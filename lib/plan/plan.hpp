@@ -49,6 +49,10 @@ enum class OperandName : std::uint8_t {
   saved,
   cheap,
   scratch,
+  all_outputs,  // of all ranks, for a loss that sees them
+  all_targets,  // likewise
+  all_dx,       // the gradient of all_outputs, from this rank's rows
+  gathered_dx,  // this rank's part of the sum of all_dx over the ranks
   cache,
   weights,
   gradients,
@@ -303,6 +307,8 @@ struct Plan {
   std::vector<BufferId> statistics;    // a buffer for each round of the optimizer's sums over whole tensors
   std::size_t directions_at_once = 2;  // Muon: the number of units whose update is computed together
   BufferId scratch = -1, inputs = -1, targets = -1, tables = -1, sums = -1;
+  // For a loss that sees the rows of all ranks; else -1.
+  BufferId all_outputs = -1, all_targets = -1, all_dx = -1, gathered_dx = -1;
   BufferId positions = -1;         // of each token in its document, if a batch has documents; else -1
   kernels::CacheShape cache = {};  // the shape of `caches`; empty if the plan does not decode
   std::vector<BufferId> caches;

@@ -29,6 +29,10 @@ void check_sharding(const Model& model, const ShardingOptions& options, int worl
         format("{} ranks are not a power of two (only powers of two have the same order of sums over ranks and micro-batches); "
                "choose 1, 2, 4, 8, ... ranks, or leave out `same bits at any number of ranks`",
                world_size));
+  if (options.plan.invariant && model.sees_all_ranks)
+    throw UserError(
+        "the loss sees the rows of all ranks, which are others at another number of ranks, so `same bits at any number of "
+        "ranks` cannot be promised; leave it out, or choose another loss");
   if (options.plan.micro_batches * model.blocks.size() > most_block_passes)
     throw UserError(format(
         "{} micro-batches of {} blocks make an update too long ({} block passes; the limit is {}); lower "

@@ -580,7 +580,7 @@ void Executor::run_observed(const Pass& pass, std::size_t index) {
                 pass.scalars,
                 step_,
                 pass.batch_begin,
-                {facts_.largest.B, pass.columns[static_cast<std::size_t>(op.micro_batch)]}});
+                {facts_.largest.B, pass.columns[static_cast<std::size_t>(op.micro_batch)], facts_.largest.ranks}});
   times_[index].end_ns = s.mark();
   kernels_[index] = s.marks_later() ? KernelTimes() : s.times;
   for (Observer* const observer : observers_) observer->end(pass.list, index);

@@ -274,6 +274,44 @@ void check_complaint(const std::string& text, const std::string& part) {
 
 }  // namespace
 
+// A loss that sees the rows of all ranks finds them, and the sum of their gradients is added, in each micro-batch.
+BOOST_AUTO_TEST_CASE(rows_of_all_ranks_are_gathered_for_the_loss) {
+  using namespace kinds;
+  const auto model = std::make_shared<const Transformer>(tiny(2));
+  const Placement& full = find_placement("full");
+  const Layout layout(model->parameters(), wrap_parameters(model->parameters(), {}), 2);
+  ModelSizes sizes = model->sizes({2, 8}, DType::f32);
+  sizes.gathered_from = 2;
+  const auto said = [&](const std::function<void(Plan&)>& worsen) -> std::string {
+    Plan plan = build_plan(layout, full, sizes, {.micro_batches = 2});
+    worsen(plan);
+    try {
+      check_plan(plan, layout, full, sizes, 2);
+    } catch (const InternalError& error) {
+      return error.what();
+    }
+    return "sound";
+  };
+  check_complaint(said([](Plan&) {}), "sound");
+  for (const int micro_batch : {0, 1}) {
+    check_complaint(said([&](Plan& p) { forget(p, gather_outputs, micro_batch); }), "but needs the outputs of all ranks");
+    check_complaint(said([&](Plan& p) { forget(p, gather_targets, micro_batch); }), "but needs the targets of all ranks");
+    check_complaint(said([&](Plan& p) { forget(p, scatter_outputs, micro_batch); }), "but needs the gradient of activations");
+  }
+  check_complaint(said([](Plan& p) { operation(p, scatter_outputs).group = GroupAxis::shard; }), "another group of ranks");
+  check_complaint(said([](Plan& p) { operation(p, gather_outputs).count /= 2; }), "elements instead of");
+  check_complaint(said([](Plan& p) { operation(p, scatter_outputs).waits.clear(); }), "does not wait for operation");
+  check_complaint(said([](Plan& p) { operation(p, head).waits.clear(); }), "does not wait for operation");
+  check_complaint(said([](Plan& p) {  // the sum is added twice
+                    Operation& next = p.update[index_of(p, scatter_outputs) + 1];
+                    next.kind = &scatter_outputs, next.operands = operation(p, scatter_outputs).operands;
+                    next.count = operation(p, scatter_outputs).count, next.group = GroupAxis::world;
+                    next.unit = -1, next.block = -1, next.stage = operation(p, scatter_outputs).stage;
+                    next.stream = StreamId::reduce;
+                  }),
+                  "but needs");
+}
+
 BOOST_AUTO_TEST_CASE(a_broken_plan_is_named) {
   using namespace kinds;
   using enum OperandName;

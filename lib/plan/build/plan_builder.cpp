@@ -354,6 +354,8 @@ class Builder {
     plan_.targets = add_buffer(plan_, "targets", BufferRole::batch, sizes_.targets);
     if (options_.documents) plan_.positions = add_buffer(plan_, "positions", BufferRole::batch, sizes_.inputs);
     plan_.tables = add_buffer(plan_, "tables", BufferRole::batch, sizes_.tables);
+    if (gathers_outputs() && sizes_.targets > 0)
+      plan_.all_targets = add_buffer(plan_, "all targets", BufferRole::batch, sizes_.gathered_from * sizes_.targets, true);
     const std::size_t in_pieces = plan_.blocks_in_pieces;
     plan_.scratch = add_buffer(plan_, "scratch", BufferRole::scratch,
                                std::max(in_pieces == 0 || in_pieces < sizes_.blocks() ? sizes_.scratch : 0,
@@ -409,14 +411,22 @@ class Builder {
         saved_.push_back(saved_.front());
       else
         saved_.push_back(add_activation(format("saved{}", i), at(bytes, i)));
+    if (gathers_outputs()) plan_.all_outputs = add_activation("all outputs", sizes_.gathered_from * sizes_.activations.back());
     if (!recomputes_cheap()) return;
     std::size_t most = 0;
     for (int b = 0; b < blocks_; ++b) most = std::max(most, at(sizes_.saved, b) - at(sizes_.kept, b));
     plan_.cheap = add_activation("cheap", most);
   }
 
+  bool gathers_outputs() const { return sizes_.gathered_from > 0; }
+  bool trains_below_head() const { return lowest_trained_ < head_stage(); }
+
   void add_backward_activations() {
     dx_ = add_activation("dx", largest(sizes_.activations));
+    if (gathers_outputs()) {
+      plan_.all_dx = add_activation("all dx", sizes_.gathered_from * sizes_.outputs() * sizeof(float));
+      plan_.gathered_dx = add_activation("gathered dx", sizes_.outputs() * sizeof(float));
+    }
     for (int i = 1; recomputes() && i < segment(); ++i)
       recomputed_x_.push_back(add_activation(format("x+{}", i), largest(sizes_.activations, segment(), i)));
   }
@@ -489,10 +499,22 @@ class Builder {
   /// Returns the operands of a kind, in its order: those in `own` and, if they are not in it, those whose buffer all operations
   /// share. Leaves out operands without a buffer (-1).
   std::vector<Operand> operands_of(const Kind& kind, std::vector<Operand> own) const {
-    static constexpr std::pair<OperandName, BufferId Plan::*> shared[] = {
-        {tokens, &Plan::tokens},   {step, &Plan::step},           {losses, &Plan::losses}, {logits, &Plan::logits},
-        {report, &Plan::report},   {inputs, &Plan::inputs},       {rows, &Plan::rows},     {targets, &Plan::targets},
-        {scratch, &Plan::scratch}, {positions, &Plan::positions}, {cheap, &Plan::cheap},   {sums, &Plan::sums}};
+    static constexpr std::pair<OperandName, BufferId Plan::*> shared[] = {{tokens, &Plan::tokens},
+                                                                          {step, &Plan::step},
+                                                                          {losses, &Plan::losses},
+                                                                          {logits, &Plan::logits},
+                                                                          {report, &Plan::report},
+                                                                          {inputs, &Plan::inputs},
+                                                                          {rows, &Plan::rows},
+                                                                          {targets, &Plan::targets},
+                                                                          {scratch, &Plan::scratch},
+                                                                          {positions, &Plan::positions},
+                                                                          {cheap, &Plan::cheap},
+                                                                          {sums, &Plan::sums},
+                                                                          {all_outputs, &Plan::all_outputs},
+                                                                          {all_targets, &Plan::all_targets},
+                                                                          {all_dx, &Plan::all_dx},
+                                                                          {gathered_dx, &Plan::gathered_dx}};
     own.insert(own.end(), {{dx, dx_}, {tables, sizes_.tables > 0 ? plan_.tables : -1}});
     for (const auto& [name, buffer] : shared) own.push_back({name, plan_.*buffer});
     std::vector<Operand> operands;
@@ -510,6 +532,22 @@ class Builder {
                    .block = stage == head_stage() ? -1 : stage - 1,
                    .operands = operands_of(kind, std::move(own))},
             .pass = pass};
+  }
+
+  /// A collective over the rows of all ranks. It runs on the stream of reductions, whose groups have all ranks.
+  Visit exchange(const Kind& kind, Pass pass, std::size_t count, DType type, std::vector<Operand> own = {}) const {
+    Visit exchange = visit(kind, head_stage(), pass, std::move(own));
+    exchange.op.stream = StreamId::reduce, exchange.op.group = GroupAxis::world;
+    exchange.op.count = count, exchange.op.type = type;
+    exchange.reads_parameters = false;
+    return exchange;
+  }
+  /// If the loss sees the rows of all ranks: gathers them. `from`: the output of the last block.
+  void add_gathers_of_outputs(std::vector<Visit>& visits, BufferId from) const {
+    if (!gathers_outputs()) return;
+    visits.push_back(exchange(kinds::gather_outputs, Pass::forward, sizes_.outputs(), sizes_.type, {{OperandName::x, from}}));
+    if (plan_.all_targets >= 0)
+      visits.push_back(exchange(kinds::gather_targets, Pass::forward, sizes_.targets / sizeof(float), DType::f32));
   }
 
   /// Backward adds to gradients that stay whole between micro-batches. It overwrites gradients in slots, which are added up in
@@ -531,8 +569,11 @@ class Builder {
   std::vector<Visit> update_visits() const {
     std::vector<Visit> visits = {embedding_forward(x(0))};
     for (int b = 0; b < blocks_; ++b) visits.push_back(block_forward(b, x(b), x(b + 1), saved(b)));
+    add_gathers_of_outputs(visits, x(blocks_));
     visits.push_back(visit(kinds::head, head_stage(), Pass::backward, {{OperandName::x, x(blocks_)}}));
-    for (int b = blocks_ - 1; b >= first_backward_block() && lowest_trained_ < head_stage(); --b) {
+    if (gathers_outputs() && trains_below_head())
+      visits.push_back(exchange(kinds::scatter_outputs, Pass::again, sizes_.outputs(), DType::f32));
+    for (int b = blocks_ - 1; b >= first_backward_block() && trains_below_head(); --b) {
       if (recomputed(b) && (b + 1) % segment() == 0) add_recomputation(visits, b + 1 - segment(), b);
       if (recomputes_cheap() && b + 1 < blocks_)  // forward has computed the last block's activations in `cheap` last
         visits.push_back(
@@ -557,6 +598,7 @@ class Builder {
   std::vector<Visit> evaluation_visits() const {
     std::vector<Visit> visits = {embedding_forward(x(0))};
     for (int b = 0; b < blocks_; ++b) visits.push_back(block_forward(b, x(b % 2), x((b + 1) % 2), saved_.front()));
+    add_gathers_of_outputs(visits, x(blocks_ % 2));
     visits.push_back(visit(kinds::head_loss, head_stage(), Pass::forward, {{OperandName::x, x(blocks_ % 2)}}));
     return visits;
   }

@@ -1,4 +1,6 @@
 // The collectives. The count, type and group of a collective follow from its unit and its operands.
+#include "base/element.hpp"
+#include "kernels/kernels.hpp"
 #include "kernels/update_sums.hpp"
 #include "plan/check/gradient_states.hpp"
 #include "plan/traffic.hpp"
@@ -20,6 +22,9 @@ constexpr OperandSpec of_all_reduce_gradient[] = {{sum, changes}};
 constexpr OperandSpec of_all_reduce_directions[] = {{direction, changes}};
 constexpr OperandSpec of_all_reduce_statistics[] = {{all_words, changes}};
 constexpr OperandSpec of_all_reduce_squares[] = {{squares, changes}};
+constexpr OperandSpec of_gather_outputs[] = {{x, reads}, {all_outputs, overwrites}};
+constexpr OperandSpec of_gather_targets[] = {{targets, reads}, {all_targets, overwrites}};
+constexpr OperandSpec of_scatter_outputs[] = {{all_dx, consumes}, {gathered_dx, clobbers}, {dx, changes}};
 constexpr OperandSpec of_all_reduce_loss[] = {{loss, changes}, {own_loss, overwrites}};
 
 Collectives& group_of(const Running& r) { return group_of(r.op, *r.rank.mesh); }
@@ -80,6 +85,22 @@ void all_reduce_loss_of_rank(const Running& r) {
   all_reduce(r);
 }
 
+/// Sums the gradients of all ranks' outputs over the ranks, and adds this rank's part to the gradient of its outputs, in fp32.
+void scatter_outputs_of_all(const Running& r) {
+  reduce_scatter(r);
+  float* const part = r.at<float>(gathered_dx);
+  if (r.rank.sizes.type == DType::f32) return kernels::add(r.stream, r.at<float>(dx), part, r.op.count);
+  with_element(r.rank.sizes.type, [&]<class E>() {
+    float* const own = r.at<float>(all_dx);  // its content is undefined now
+    kernels::convert(r.stream, own, r.at<const E>(dx), r.op.count);
+    kernels::add(r.stream, own, part, r.op.count);
+    kernels::convert(r.stream, r.at<E>(dx), static_cast<const float*>(own), r.op.count);
+  });
+}
+
+Amount of_outputs(const Query& q) { return {q.sizes.outputs(), q.sizes.type, DType::f32, GroupAxis::world}; }
+Amount of_targets(const Query& q) { return {q.sizes.targets / sizeof(float), DType::f32, DType::f32, GroupAxis::world}; }
+Amount of_gradient_of_outputs(const Query& q) { return {q.sizes.outputs(), DType::f32, DType::f32, GroupAxis::world}; }
 Amount of_parameters(const Query& q) { return {q.shard_numel(), q.unit().types.parameter}; }
 Amount of_whole_gradient(const Query& q) { return {q.shard_numel(), DType::f32, q.unit().types.reduce}; }
 /// If the gradient is already the sum of a reduce-scatter, it is not rounded again.
@@ -121,6 +142,13 @@ constinit const Kind all_reduce_squares = row("all-reduce squares", Subject::not
                                               Collective::all_reduce, all_reduce, of_squares, protocol<&States::sum_squares>);
 constinit const Kind all_reduce_loss = row("all-reduce loss", Subject::nothing, of_all_reduce_loss, Collective::all_reduce,
                                            all_reduce_loss_of_rank, of_loss, protocol<&States::sum_loss>);
+
+constinit const Kind gather_outputs =
+    row("gather outputs", Subject::head, of_gather_outputs, Collective::all_gather, all_gather, of_outputs, nullptr);
+constinit const Kind gather_targets =
+    row("gather targets", Subject::head, of_gather_targets, Collective::all_gather, all_gather, of_targets, nullptr);
+constinit const Kind scatter_outputs = row("scatter gradients of outputs", Subject::head, of_scatter_outputs,
+                                           Collective::reduce_scatter, scatter_outputs_of_all, of_gradient_of_outputs, nullptr);
 
 /// Does no work. The next operation that writes to the slot waits for it.
 constinit const Kind release = {.name = "release",

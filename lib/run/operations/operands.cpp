@@ -90,6 +90,10 @@ Place sum(const Query& q) {
     return anywhere(shard_bytes(q, DType::f32));  // any partial sum; GradientStates checks that it is the right one
   return part_of_gradient(q, q.plan.wide_gradients, DType::f32);
 }
+/// `bytes`: of one rank.
+Place rows_of_all(const Query& q, BufferId id, std::size_t bytes) {
+  return id < 0 ? Place() : Home{id, q.sizes.gathered_from * bytes};
+}
 Place matrices(const Query& q) {
   return q.is_scattered() ? there(q, q.plan.whole_gradients[u_of(q)], whole_bytes(q, DType::f32))
                           : anywhere(whole_bytes(q, DType::f32), BufferRole::scratch);
@@ -107,6 +111,15 @@ Content given_before(const Query& q) { return {x_out, q.op.stage - 1, q.op.micro
 Content given(const Query& q) { return {x_out, q.op.stage, q.op.micro_batch}; }
 Content gradient_of_given(const Query& q) { return {dx, q.op.stage, q.op.micro_batch}; }
 Content gradient_of_given_before(const Query& q) { return {dx, q.op.stage - 1, q.op.micro_batch}; }
+/// With a loss that sees all ranks, the head leaves a part of the gradient, and scatter_outputs completes it.
+Content gradient_before(const Query& q) {
+  if (q.op.kind == &kinds::scatter_outputs) return {gathered_dx, q.op.stage - 1, q.op.micro_batch};
+  return gradient_of_given(q);
+}
+Content gradient_after(const Query& q) {
+  if (q.op.kind == &kinds::head && q.plan.all_dx >= 0) return {gathered_dx, q.op.stage - 1, q.op.micro_batch};
+  return gradient_of_given_before(q);
+}
 template <OperandName name>
 Content of_stage(const Query& q) {
   return {name, q.op.stage, q.op.micro_batch};
@@ -137,10 +150,21 @@ constexpr OperandInfo rows_of_names[] = {
     {x, "its input", [](const Query& q) { return home::activation(q, q.op.stage - 1); }, given_before},
     {x_out, "its output", [](const Query& q) { return home::activation(q, q.op.stage); }, given},
     // A stage replaces the gradient of its output by that of its input.
-    {dx, "the gradient of activations", home::gradient_of_activations, gradient_of_given, gradient_of_given_before},
+    {dx, "the gradient of activations", home::gradient_of_activations, gradient_before, gradient_after},
     {saved, "its saved activations", home::saved, of_stage<saved>},
     {cheap, "the cheap part of its saved activations", of_plan<&Plan::cheap>, of_stage<cheap>},
     {scratch, "scratch", of_plan<&Plan::scratch>},
+    {all_outputs, "the outputs of all ranks",
+     [](const Query& q) { return home::rows_of_all(q, q.plan.all_outputs, q.sizes.activations.back()); },
+     of_batch<all_outputs>},
+    {all_targets, "the targets of all ranks",
+     [](const Query& q) { return home::rows_of_all(q, q.plan.all_targets, q.sizes.targets); }, of_batch<all_targets>},
+    {all_dx, "the gradient of all ranks' outputs",
+     [](const Query& q) { return home::rows_of_all(q, q.plan.all_dx, q.sizes.outputs() * sizeof(float)); }, of_batch<all_dx>},
+    {gathered_dx, "its part of the gradient of all ranks' outputs",
+     [](const Query& q) -> Place {
+       return q.plan.gathered_dx < 0 ? Place() : Home{q.plan.gathered_dx, q.sizes.outputs() * sizeof(float)};
+     }},
     {cache, "the cache of its block",
      [](const Query& q) { return buffer(q, q.plan.caches.at(static_cast<std::size_t>(q.op.block))); }},
     {weights, "the whole parameters", home::weights, weights_of_unit, nullptr, true},

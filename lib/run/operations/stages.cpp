@@ -28,7 +28,9 @@ StageContext context_of(const Running& r) {
                        r.scalars.loss_terms,
                        r.at<float>(cheap),
                        r.op.block >= 0 && block_of(r.op) < r.rank.plan.blocks_in_pieces,
-                       r.rank.largest.T};
+                       r.rank.largest.T,
+                       {r.at(all_outputs), r.at<const std::int32_t>(all_targets), r.at<float>(all_dx),
+                        static_cast<std::size_t>(r.rank.mesh->world->rank())}};
   context.dropout.first_sequence +=
       static_cast<std::uint64_t>(r.op.micro_batch) * static_cast<std::uint64_t>(r.rank.mesh->world->size()) * r.shape.B;
   return context;
@@ -58,9 +60,11 @@ constexpr OperandSpec of_embedding_forward[] = {
     {weights, reads}};
 constexpr OperandSpec of_block_forward[] = {{x, reads},          {positions, reads},  {tables, reads},     {x_out, overwrites},
                                             {saved, overwrites}, {scratch, clobbers}, {cheap, overwrites}, {weights, reads}};
-constexpr OperandSpec of_head[] = {{x, reads},      {targets, reads}, {dx, overwrites},        {scratch, clobbers},
-                                   {sums, changes}, {weights, reads}, {gradients, contributes}};
-constexpr OperandSpec of_head_loss[] = {{x, reads},           {targets, reads},     {scratch, clobbers}, {sums, changes},
+constexpr OperandSpec of_head[] = {{x, reads},           {targets, reads},        {dx, overwrites},     {scratch, clobbers},
+                                   {all_outputs, reads}, {all_targets, reads},    {all_dx, overwrites}, {sums, changes},
+                                   {weights, reads},     {gradients, contributes}};
+constexpr OperandSpec of_head_loss[] = {{x, reads},           {targets, reads},     {scratch, clobbers},
+                                        {all_outputs, reads}, {all_targets, reads}, {sums, changes},
                                         {losses, overwrites}, {report, overwrites}, {weights, reads}};
 constexpr OperandSpec of_recompute[] = {{x, reads},          {positions, reads},  {tables, reads},
                                         {saved, overwrites}, {scratch, clobbers}, {x_out, overwrites, nullptr, true},
