@@ -180,6 +180,11 @@ TrainOptions train_options_of(const FsdpOptions& o, DeviceKind kind, int ranks, 
   options.sharding = options_for(kind, std::move(options.sharding));
   if (options.chooses_blocks) options.recompute_to_fit = options.memory_limit;
   if (o.generate_positions > 0) options.sharding.plan.cache = {o.batch_size, o.generate_positions};
+  if (o.eval_batch_size > (std::size_t{1} << 30) / options.sharding.batch.T)
+    throw UserError(
+        format("eval_batch_size {} with sequence_length {} is too large (a batch has 2^30 rows at most); lower one of them",
+               as_given(o.eval_batch_size), options.sharding.batch.T));
+  options.sharding.evaluated_sequences = o.eval_batch_size;
   return options;
 }
 
@@ -202,12 +207,29 @@ void require_transformer(const Model& model, const TrainOptions& o) {
   refuse(o.sharding.plan.cache.positions > 0, "generate_positions", "leave it out, because a Sequential generates no texts");
 }
 
+/// check_sharding(), also for the batches of evaluations.
+void check_batches(const Model& model, const ShardingOptions& sharding, int ranks) {
+  check_sharding(model, sharding, ranks);
+  const BatchShape evaluated = sharding.evaluated();
+  if (evaluated.B == sharding.batch.B) return;
+  try {
+    model.check_batch(evaluated, sharding.types.parameter, sharding.plan.cache);
+  } catch (const UserError& error) {
+    throw UserError(format("with eval_batch_size {}: {}", evaluated.B, error.what()));
+  }
+}
+
 /// Returns how many numbers (integers or fp32) the inputs and targets of a micro-batch have.
 std::size_t numbers_of_batch(const RowSizes& rows, BatchShape shape) { return shape.rows() * (rows.inputs + rows.targets); }
+/// Returns the same for all micro-batches of an update, or for the batch of an evaluation if that has more.
+std::size_t numbers_of_batches(const RowSizes& rows, const ShardingOptions& sharding) {
+  return std::max(sharding.plan.micro_batches * numbers_of_batch(rows, sharding.batch),
+                  numbers_of_batch(rows, sharding.evaluated()));
+}
 
 /// Adds to `account` the memory into which the program writes batches.
 MemoryUse memory_of(MemoryAccount account, const RowSizes& rows, const ShardingOptions& sharding) {
-  account.batch += sharding.plan.micro_batches * numbers_of_batch(rows, sharding.batch) * sizeof(std::int32_t);
+  account.batch += numbers_of_batches(rows, sharding) * sizeof(std::int32_t);
   MemoryUse use;
   const auto add = [&](std::string_view name, std::size_t bytes, bool on_host = false) {
     if (bytes > 0)
@@ -380,7 +402,7 @@ MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& opti
           plan_attention(trained.attention_backend, *config, sharding, trained.attention_dropout, kind).cudnn_head_size;
       if (traits.cudnn_head_size > 0) built = model.build(traits);
     }
-    check_sharding(*built, sharding, ranks);
+    check_batches(*built, sharding, ranks);
     if (trained.recompute_num_layers == "auto" && trained.memory_limit == 0)
       throw UserError(
           "recompute_num_layers \"auto\" takes the memory that is free in a job (here is none); give memory_limit, or a "
@@ -471,7 +493,7 @@ struct FullyShardedDataParallel::Parts {
       adapted = config;
     if (!user_options.norm_patterns.empty()) agree(world, [&] { set_norms(user_options); });
     engine.allocate(*job->rank.device);
-    batch.resize(sharding.plan.micro_batches * numbers_of_batch());
+    batch.resize(numbers_of_batches(rows, sharding));
     if (adapted) return;  // the base model and initial adapters come from load_full() or load()
     executor().initialize_parameters(options.seed);
     if (engine.keeps_average()) executor().begin_average();
@@ -485,11 +507,12 @@ struct FullyShardedDataParallel::Parts {
       require_transformer(*built, options);
       return built;
     });
-    require_same_everywhere(*model, fields_of(user_options),
-                            format("{}{}generate_positions {}\nbackground_saves {}\nnorm_patterns {}\n",
-                                   text_of(user_options.param_groups), description.text(), user_options.generate_positions,
-                                   user_options.background_saves, fmt::join(user_options.norm_patterns, " ")));
-    agree(world, [&] { check_sharding(*model, options.sharding, world.size()); });
+    require_same_everywhere(
+        *model, fields_of(user_options),
+        format("{}{}eval_batch_size {}\ngenerate_positions {}\nbackground_saves {}\nnorm_patterns {}\n",
+               text_of(user_options.param_groups), description.text(), user_options.eval_batch_size,
+               user_options.generate_positions, user_options.background_saves, fmt::join(user_options.norm_patterns, " ")));
+    agree(world, [&] { check_batches(*model, options.sharding, world.size()); });
     if (!model->transformer_config) return model;
     const AttentionChoice attention = choose_attention(options.attention_backend, *model->transformer_config, options.sharding,
                                                        options.attention_dropout, *job->rank.device, world);
@@ -617,8 +640,8 @@ struct FullyShardedDataParallel::Parts {
     }
     return selected;
   }
-  std::size_t inputs_of_batch() const { return sharding.batch.rows() * rows.inputs; }
-  std::size_t numbers_of_batch() const { return fsdp::numbers_of_batch(rows, sharding.batch); }
+  std::size_t inputs_of_batch() const { return shape.rows() * rows.inputs; }
+  std::size_t numbers_of_batch() const { return fsdp::numbers_of_batch(rows, shape); }
 
   std::pair<std::span<std::int32_t>, std::span<std::int32_t>> halves_of_batch(std::size_t k) {
     std::int32_t* const numbers = batch.data() + k * numbers_of_batch();
@@ -634,9 +657,16 @@ struct FullyShardedDataParallel::Parts {
     double rows, weight;
   };
   enum class Labels { used, unused };
-  /// Calls `fill` for `count` micro-batches. Returns what counts in the loss. Checks that `learning_rate` is the same on all
-  /// ranks. Collective.
-  Counted fill_batches(std::size_t count, const FillBatch& fill, double learning_rate = 0, Labels labels = Labels::used) {
+  /// Calls `fill` for the batch of an evaluation, as fill_batches() does.
+  Counted fill_evaluated(const FillBatch& fill, Labels labels = Labels::used) {
+    return fill_batches(1, sharding.evaluated(), fill, 0, labels);
+  }
+  /// Calls `fill` for `count` batches of this shape. Returns what counts in the loss. Checks that `learning_rate` is the same
+  /// on all ranks. Collective.
+  Counted fill_batches(std::size_t count, BatchShape of_each, const FillBatch& fill, double learning_rate = 0,
+                       Labels labels = Labels::used) {
+    shape = of_each;
+    std::size_t& filled = shape.B == sharding.batch.B ? filled_for_updates : filled_for_evaluations;
     std::int64_t counted = 0;
     kernels::LossSum weights;
     agree(world, [&] {
@@ -648,7 +678,7 @@ struct FullyShardedDataParallel::Parts {
         if (labels == Labels::unused) std::fill(targets.begin(), targets.end(), rows.labels ? -1 : 0);
         const bool is_new = k >= filled;  // no function has written this memory yet
         const auto tensor = [&](std::span<std::int32_t> numbers, std::size_t columns) {
-          return Tensor{numbers.data(), sharding.batch.rows(), columns, columns};
+          return Tensor{numbers.data(), shape.rows(), columns, columns};
         };
         if (is_new) make_unwritten(tensor(inputs, rows.inputs));
         if (is_new && labels == Labels::used) make_unwritten(tensor(targets, rows.targets));
@@ -671,7 +701,7 @@ struct FullyShardedDataParallel::Parts {
           require_below(targets, rows.classes, true, "label");
           counted += count_rows(targets, weights);
         } else {
-          counted += narrow<std::int64_t>(sharding.batch.rows());
+          counted += narrow<std::int64_t>(shape.rows());
         }
       }
     });
@@ -748,8 +778,10 @@ struct FullyShardedDataParallel::Parts {
   RowSizes rows;
   const Loss* loss_of_layers = nullptr;  // of a Sequential; else null
   std::vector<std::int32_t> batch;       // for each micro-batch the inputs, then the targets
-  std::size_t filled = 0;                // the micro-batches whose memory a function has written once
-  bool has_targets = true;               // false: it has not written their numeric targets
+  BatchShape shape;                      // of each of them
+  // The batches whose memory a function has written once. Evaluations with another shape have a number of their own.
+  std::size_t filled_for_updates = 0, filled_for_evaluations = 0;
+  bool has_targets = true;  // false: it has not written their numeric targets
   const BatchReader reader = [this](std::size_t k, std::int32_t* inputs, std::int32_t* targets) {
     copy_batch(k, inputs, targets);
   };
@@ -953,7 +985,7 @@ FullyShardedDataParallel::~FullyShardedDataParallel() = default;
 StepResult FullyShardedDataParallel::step(double learning_rate, const FillBatch& fill) {
   return parts_->call(__func__, [&](Parts& p) {
     const Timer timer;
-    const Parts::Counted counted = p.fill_batches(p.sharding.plan.micro_batches, fill, learning_rate);
+    const Parts::Counted counted = p.fill_batches(p.sharding.plan.micro_batches, p.sharding.batch, fill, learning_rate);
     const UpdateScalars scalars = p.engine.next_update(learning_rate, counted.weight);
     const UpdateResult result = p.executor().run_update(p.reader, scalars);
     const Verdict verdict = p.engine.judge(result, counted.rows);
@@ -985,8 +1017,9 @@ double FullyShardedDataParallel::evaluate(const TokenData& data, bool use_ema) {
       require_user(!p.loss_of_layers || p.loss_of_layers->ignore_index() < 0,
                    "evaluate() over token data does not know ignore_index; call evaluate() with a function that fills batches");
       const std::size_t vocabulary = vocabulary_of(p.rows);  // each token is a label, too
-      return ValidBatches(samples, batch_cut(p.sharding, p.world),
-                          p.rows.classes > 0 ? std::min(vocabulary, p.rows.classes) : vocabulary);
+      BatchCut cut = batch_cut(p.sharding, p.world);
+      cut.B = p.sharding.evaluated().B;
+      return ValidBatches(samples, cut, p.rows.classes > 0 ? std::min(vocabulary, p.rows.classes) : vocabulary);
     });
     double loss = 0;
     p.engine.with(weights_of(use_ema), [&] { loss = mean_loss(p.executor(), batches, p.world)->loss; });
@@ -997,7 +1030,7 @@ double FullyShardedDataParallel::evaluate(const TokenData& data, bool use_ema) {
 double FullyShardedDataParallel::evaluate(const FillBatch& fill, bool use_ema) {
   return parts_->call(__func__, [&](Parts& p) {
     p.require_evaluation(use_ema, false);
-    const double counted = p.fill_batches(1, fill).weight;
+    const double counted = p.fill_evaluated(fill).weight;
     kernels::LossSum sum;
     p.engine.with(weights_of(use_ema), [&] { sum = p.executor().evaluate(p.reader); });
     return all_ranks(sum, p.world).value() / counted;
@@ -1007,7 +1040,7 @@ double FullyShardedDataParallel::evaluate(const FillBatch& fill, bool use_ema) {
 std::vector<float> FullyShardedDataParallel::predict(const FillBatch& fill, bool use_ema) {
   return parts_->call(__func__, [&](Parts& p) {
     p.require_evaluation(use_ema, true);
-    p.fill_batches(1, fill, 0, Parts::Labels::unused);
+    p.fill_evaluated(fill, Parts::Labels::unused);
     return p.outputs_of("", use_ema);
   });
 }
@@ -1016,7 +1049,7 @@ std::vector<float> FullyShardedDataParallel::predict_layer(const std::string& la
   return parts_->call(__func__, [&](Parts& p) {
     agree(p.world, [&] { require_user(!layer.empty(), "the name of the layer is empty; give a name"); });
     p.require_evaluation(use_ema, true);
-    p.fill_batches(1, fill, 0, Parts::Labels::unused);
+    p.fill_evaluated(fill, Parts::Labels::unused);
     return p.outputs_of(layer, use_ema);
   });
 }
@@ -1025,7 +1058,7 @@ double FullyShardedDataParallel::measure(const Metric& metric, const FillBatch& 
   return parts_->call(__func__, [&](Parts& p) {
     p.require_evaluation(use_ema, true);
     agree(p.world, [&] { require_user(metric != nullptr, "the metric is null; give a function"); });
-    const double counted = p.fill_batches(1, fill).rows;
+    const double counted = p.fill_evaluated(fill).rows;
     const std::vector<float> outputs = p.outputs_of("", use_ema);
     double sum = 0;
     agree(p.world, [&] { sum = metric(outputs, p.batch_at(0)); });

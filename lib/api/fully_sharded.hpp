@@ -150,11 +150,13 @@ struct FsdpOptions {
   std::vector<std::string> train_only = {};   // shell globs: all other parameters are not trained
   std::uint64_t seed = 1;                     // for initial weights, dropout and stochastic rounding; 32 bits
   std::size_t generate_positions = 0;         // for TextGenerator: the most tokens of a prompt and its text; 0: none
-  bool background_saves = false;              // save() copies the state, and returns while a thread writes the copy
+  std::size_t eval_batch_size = 0;  // sequences (or examples) per rank in evaluate(), predict() and the like; 0: batch_size
+  bool background_saves = false;    // save() copies the state, and returns while a thread writes the copy
 };
 
 /// The memory into which the user writes a micro-batch: one row for each position of each sequence, sequence after sequence. R
-/// is the number of rows. If the model does not take a kind of data, the function for it throws UserError.
+/// is the number of rows: batch_size * sequence_length, or eval_batch_size * sequence_length in evaluate(), predict(),
+/// predict_layer() and measure(). If the model does not take a kind of data, the function for it throws UserError.
 class Batch {
  public:
   Batch(std::size_t micro_batch, std::span<std::int32_t> inputs, std::span<std::int32_t> targets, bool tokens, bool labels)
@@ -247,9 +249,10 @@ class FullyShardedDataParallel {
   /// the path and the checksum of the base model.
   ///
   /// With FsdpOptions::background_saves, the function returns as soon as the state is copied. The step is complete when the
-  /// next save(), load(), restore(), freeze() or finish_save() or the destructor returns. The functions throw an error of the
-  /// save, and the destructor prints a warning. The destructor waits at most JobOptions::timeout_s. While an exception is
-  /// thrown, it does not wait for other ranks: the step may then remain incomplete, and load() ignores it.
+  /// next save(), load(), restore(), freeze() or finish_save() or the destructor returns. The
+  /// functions throw an error of the save, and the destructor prints a warning. The destructor waits at most
+  /// JobOptions::timeout_s. While an exception is thrown, it does not wait for other ranks: the step may then remain
+  /// incomplete, and load() ignores it.
   std::filesystem::path save(const std::filesystem::path& folder);
   std::filesystem::path save(const std::filesystem::path& folder, const CheckpointOptions& options);
   /// Waits until the save under way is complete; returns at once if there is none.

@@ -333,8 +333,12 @@ struct Plan {
   bool whole_at_rest(std::size_t unit) const { return whole_parameters[unit].buffer == parameters[unit].buffer; }
 };
 
-/// Pure function. Throws InternalError if the options contradict each other.
-Plan build_plan(const Layout& layout, const Placement& placement, const ModelSizes& sizes, const PlanOptions& options);
+/// Pure function. Throws InternalError if the options contradict each other. `evaluated`: the sizes for the batch of an
+/// evaluation; null: they are `sizes`.
+Plan build_plan(const Layout& layout, const Placement& placement, const ModelSizes& sizes, const PlanOptions& options,
+                const ModelSizes* evaluated = nullptr);
+/// The lists of a plan.
+std::array<const std::vector<Operation>*, 4> lists_of(const Plan& plan);
 
 /// A hash of the collectives and their order. Ranks compare this hash before the first step to make sure that they issue the
 /// same collectives.

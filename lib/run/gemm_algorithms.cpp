@@ -130,7 +130,7 @@ std::vector<kernels::Product> Executor::products() {
   for (const auto* list : {&plan_.update, &plan_.evaluation})
     for (const Operation& op : *list)
       if (op.stream == StreamId::compute && op.find(OperandName::weights))
-        op.kind->run({facts_, recording, op, scalars, step_, 0, facts_.largest});
+        op.kind->run({facts_, recording, op, scalars, step_, 0, shape_of(*list)});
   return std::move(recorder.found);
 }
 

@@ -233,6 +233,27 @@ BOOST_AUTO_TEST_CASE(evaluation_alone_has_no_gradients) {
                 buffer.role != BufferRole::unreduced_gradients));
 }
 
+// Buffers that both use have the larger size; the sizes of an evaluation are checked.
+BOOST_AUTO_TEST_CASE(an_evaluation_has_a_batch_of_its_own) {
+  for (const char* strategy : {"full", "none"})
+    for (const bool recomputes : {false, true})
+      for (const std::size_t B : {1u, 5u}) {
+        Built b = build(strategy, 3, 2, {.micro_batches = 2, .checkpoint_activations = recomputes});
+        const Placement& row = find_placement(strategy);
+        const ModelSizes sizes = b.model->sizes({2, 8}), evaluated = b.model->sizes({B, 8});
+        const Plan same = std::exchange(
+            b.plan, build_plan(b.layout, row, sizes, {.micro_batches = 2, .checkpoint_activations = recomputes}, &evaluated));
+        check_plan(b.plan, b.layout, row, sizes, 2, &evaluated);
+        const auto bytes = [&](const Plan& plan, BufferId id) { return plan.buffers[static_cast<std::size_t>(id)].bytes; };
+        BOOST_TEST(bytes(b.plan, b.plan.inputs) >= std::max(sizes.inputs, evaluated.inputs));
+        BOOST_TEST(bytes(b.plan, b.plan.tokens) ==
+                   2 * std::max(2 * (sizes.inputs + sizes.targets), evaluated.inputs + evaluated.targets));
+        BOOST_TEST((b.plan.peak_bytes > same.peak_bytes) == (B > 2));
+        BOOST_TEST((b.plan.update.size() == same.update.size() && b.plan.evaluation.size() == same.evaluation.size()));
+        if (B == 5u) BOOST_CHECK_THROW(check_plan(same, b.layout, row, sizes, 2, &evaluated), InternalError);
+      }
+}
+
 namespace {
 
 /// Returns the error of check_plan() for a plan that `worsen` has changed.

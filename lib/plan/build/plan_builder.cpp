@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <functional>
 #include <map>
 #include <set>
 #include <span>
@@ -43,10 +44,12 @@ std::size_t sums_at_once(std::size_t micro_batches, bool joins_at_once) {
 
 class Builder {
  public:
-  Builder(const Layout& layout, const Placement& placement, const ModelSizes& sizes, const PlanOptions& options)
+  Builder(const Layout& layout, const Placement& placement, const ModelSizes& sizes, const PlanOptions& options,
+          const ModelSizes& evaluated)
       : units_(layout, placement, options),
         options_(options),
         sizes_(sizes),
+        evaluated_(evaluated),
         blocks_(static_cast<int>(sizes.blocks())),
         updates_(units_, plan_, options.clip_values) {
     expect(options.micro_batches >= 1 && options.parameter_slots >= 1 && options.gradient_slots >= 1 &&
@@ -299,6 +302,12 @@ class Builder {
         plan_.whole_parameters);
   }
 
+  /// Returns the larger one of a size for updates and the same size for evaluations.
+  template <class Size>
+  std::size_t larger(const Size& size) const {
+    return std::max(std::invoke(size, sizes_), std::invoke(size, evaluated_));
+  }
+
   /// Adds memory for the fp32 copy of a rank's state. The units with has_copy(unit) use it in turn.
   template <class HasCopy>
   void add_fp32_copy(std::string name, const HasCopy& has_copy, std::vector<Location>& places) {
@@ -350,14 +359,14 @@ class Builder {
   }
 
   void add_batch() {
-    plan_.inputs = add_buffer(plan_, "inputs", BufferRole::batch, sizes_.inputs);
-    plan_.targets = add_buffer(plan_, "targets", BufferRole::batch, sizes_.targets);
-    if (options_.documents) plan_.positions = add_buffer(plan_, "positions", BufferRole::batch, sizes_.inputs);
+    plan_.inputs = add_buffer(plan_, "inputs", BufferRole::batch, larger(&ModelSizes::inputs));
+    plan_.targets = add_buffer(plan_, "targets", BufferRole::batch, larger(&ModelSizes::targets));
+    if (options_.documents) plan_.positions = add_buffer(plan_, "positions", BufferRole::batch, larger(&ModelSizes::inputs));
     plan_.tables = add_buffer(plan_, "tables", BufferRole::batch, sizes_.tables);
     const std::size_t in_pieces = plan_.blocks_in_pieces;
     plan_.scratch = add_buffer(plan_, "scratch", BufferRole::scratch,
-                               std::max(in_pieces == 0 || in_pieces < sizes_.blocks() ? sizes_.scratch : 0,
-                                        in_pieces > 0 ? sizes_.scratch_in_pieces : 0));
+                               std::max(in_pieces == 0 || in_pieces < sizes_.blocks() ? larger(&ModelSizes::scratch) : 0,
+                                        in_pieces > 0 ? larger(&ModelSizes::scratch_in_pieces) : 0));
     plan_.sums = add_buffer(plan_, "sums", BufferRole::scratch, sizeof(UpdateSums));
   }
 
@@ -371,10 +380,12 @@ class Builder {
   }
 
   void add_host_buffers() {
-    const std::size_t positions_bytes = options_.documents ? sizes_.inputs : 0;
-    plan_.tokens = add_on_host("tokens", (options_.training ? 2 * std::max(options_.sums_for, options_.micro_batches) : 1) *
-                                             (sizes_.inputs + sizes_.targets + positions_bytes));
-    plan_.losses = add_on_host("losses", sizes_.losses);
+    const auto of_batch = [&](const ModelSizes& sizes) {
+      return sizes.inputs + sizes.targets + (options_.documents ? sizes.inputs : 0);
+    };
+    const std::size_t of_update = std::max(options_.sums_for, options_.micro_batches) * of_batch(sizes_);
+    plan_.tokens = add_on_host("tokens", options_.training ? 2 * std::max(of_update, of_batch(evaluated_)) : larger(of_batch));
+    plan_.losses = add_on_host("losses", larger(&ModelSizes::losses));
     plan_.report = add_on_host("report", sizeof(UpdateSums) + sizeof(LossSum));
   }
 
@@ -394,10 +405,16 @@ class Builder {
   /// backward is done with them before it recomputes. Each shared buffer has the largest size that it needs.
   void add_activations() {
     for (int b = 0; b <= (options_.training ? blocks_ : 1); ++b)
-      x_.push_back(add_activation(format("x{}", b), b > 1 ? at(sizes_.activations, b) : largest(sizes_.activations, 2, b)));
-    std::vector<std::size_t> kept = recomputes_cheap() ? sizes_.kept : sizes_.saved;
-    for (std::size_t b = 0; b < plan_.blocks_in_pieces; ++b) kept[b] = sizes_.saved_in_pieces[b];
-    saved_.push_back(add_activation("saved0", largest(kept)));
+      x_.push_back(add_activation(format("x{}", b), b > 1 ? at(sizes_.activations, b) : larger([&](const ModelSizes& sizes) {
+                                    return largest(sizes.activations, 2, b);
+                                  })));
+    const auto kept_of = [&](const ModelSizes& sizes) {
+      std::vector<std::size_t> bytes = recomputes_cheap() ? sizes.kept : sizes.saved;
+      if (!sizes.saved_in_pieces.empty()) std::copy_n(sizes.saved_in_pieces.begin(), plan_.blocks_in_pieces, bytes.begin());
+      return bytes;
+    };
+    const std::vector<std::size_t> kept = kept_of(sizes_);
+    saved_.push_back(add_activation("saved0", larger([&](const ModelSizes& sizes) { return largest(kept_of(sizes)); })));
     std::vector<std::size_t> bytes;  // by saved_index()
     for (int b = 0; b < blocks_; ++b) {
       const int i = saved_index(b);
@@ -410,9 +427,12 @@ class Builder {
       else
         saved_.push_back(add_activation(format("saved{}", i), at(bytes, i)));
     if (!recomputes_cheap()) return;
-    std::size_t most = 0;
-    for (int b = 0; b < blocks_; ++b) most = std::max(most, at(sizes_.saved, b) - at(sizes_.kept, b));
-    plan_.cheap = add_activation("cheap", most);
+    plan_.cheap = add_activation("cheap", larger([&](const ModelSizes& sizes) {
+                                   std::size_t most = 0;
+                                   for (int b = 0; b < blocks_; ++b)
+                                     most = std::max(most, at(sizes.saved, b) - at(sizes.kept, b));
+                                   return most;
+                                 }));
   }
 
   void add_backward_activations() {
@@ -765,7 +785,7 @@ class Builder {
 
   const UnitPlacement units_;
   const PlanOptions& options_;
-  const ModelSizes& sizes_;
+  const ModelSizes &sizes_, &evaluated_;
   const int blocks_;
   bool some_gradients_stay_ = false;
   Plan plan_;
@@ -782,8 +802,9 @@ class Builder {
 
 }  // namespace
 
-Plan build_plan(const Layout& layout, const Placement& placement, const ModelSizes& sizes, const PlanOptions& options) {
-  return Builder(layout, placement, sizes, options).build();
+Plan build_plan(const Layout& layout, const Placement& placement, const ModelSizes& sizes, const PlanOptions& options,
+                const ModelSizes* evaluated) {
+  return Builder(layout, placement, sizes, options, evaluated ? *evaluated : sizes).build();
 }
 
 }  // namespace fsdp

@@ -219,10 +219,11 @@ class ListChecker : private CheckedList {
 }  // namespace
 
 void check_plan(const Plan& plan, const Layout& layout, const Placement& placement, const ModelSizes& sizes,
-                std::size_t micro_batches) {
-  for (const auto* list : {&plan.update, &plan.evaluation, &plan.decoding, &plan.publish}) {
+                std::size_t micro_batches, const ModelSizes* evaluated) {
+  for (const auto* list : lists_of(plan)) {
     if (list->empty()) continue;
-    const CheckedList checked(plan, layout, placement, sizes, micro_batches, *list);
+    const ModelSizes& of_list = evaluated && list == &plan.evaluation ? *evaluated : sizes;
+    const CheckedList checked(plan, layout, placement, of_list, micro_batches, *list);
     const ListChecker checker(checked);
     checker.check_operands();
     if (list == &plan.update) GradientStates(checked).check();

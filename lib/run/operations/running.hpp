@@ -54,7 +54,8 @@ struct RankFacts {
   const Model& model;
   const Layout& layout;
   const Plan& plan;
-  BatchShape largest;  // the shape that the plan was made for; a micro-batch may have fewer columns (Running::shape)
+  BatchShape largest;    // the shape that the plan was made for; a micro-batch may have fewer columns (Running::shape)
+  BatchShape evaluated;  // the same for an evaluation; T is that of `largest`
   OptimizerOptions optimizer;
   ModelSizes sizes;
   const Mesh* mesh;
@@ -75,8 +76,10 @@ struct RankFacts {
   std::size_t begin_of(const Location& place) const {
     return plan.buffers[static_cast<std::size_t>(place.buffer)].offset + place.offset + shard * place.per_shard;
   }
-  BatchLayout batch() const {
-    return {sizes.inputs, sizes.targets, plan.positions >= 0 ? largest.rows() * sizeof(std::int32_t) : 0};
+  /// Of a batch with all columns, and B sequences.
+  BatchLayout batch(std::size_t B) const {
+    return {sizes.inputs / largest.B * B, sizes.targets / largest.B * B,
+            plan.positions >= 0 ? B * largest.T * sizeof(std::int32_t) : 0};
   }
   const UnitTypes& types() const { return layout.units().front().types; }  // of all units
 };

@@ -43,7 +43,7 @@ constexpr OperandSpec of_read_batch[] = {
     {tokens, reads}, {inputs, overwrites}, {targets, overwrites}, {positions, overwrites}, {sums, overwrites, is_first}};
 
 void run_read_batch(const Running& r) {
-  const BatchLayout batch = r.rank.batch();
+  const BatchLayout batch = r.rank.batch(r.shape.B);
   const std::byte* const memory =
       r.at<std::byte>(tokens) + r.batch_begin + static_cast<std::size_t>(r.op.micro_batch) * batch.bytes();
   const auto present = [&](std::size_t bytes) { return bytes / r.rank.largest.T * r.shape.T; };
