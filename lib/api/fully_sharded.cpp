@@ -600,6 +600,7 @@ struct FullyShardedDataParallel::Parts {
   /// Throws CollectiveError if the average is asked for and cannot be used. Collective.
   void require_evaluation(bool use_ema, bool of_outputs);
   std::vector<float> outputs_of(const std::string& layer, bool use_ema);
+  std::vector<float> floats_of(const MemoryView& view) const;
   void load(std::unique_ptr<CheckpointReader> checkpoint);
   /// `adapters`: the checkpoint that will be loaded over this base model; null if there is none.
   LoadResult load_full(const std::filesystem::path& path, const LoadOptions& how, const CheckpointReader* adapters = nullptr);
@@ -798,23 +799,41 @@ struct FullyShardedDataParallel::Parts {
 /// Runs forward over the batch that was filled. Returns the outputs of a layer, or of the last one if `layer` is empty.
 std::vector<float> FullyShardedDataParallel::Parts::outputs_of(const std::string& layer, bool use_ema) {
   const auto& chain = static_cast<const Chain&>(engine.model().model());
-  std::size_t stage = chain.blocks.size();
+  FoundLayer found = {chain.blocks.size()};
   if (!layer.empty()) {
     require_same_lines(world, layer, "name different layers", "they run one forward pass");
-    agree(world, [&] { stage = chain.stage_of(layer); });
+    agree(world, [&] { found = chain.find_layer(layer); });
   }
   std::vector<float> outputs;
+  InnerOutput inner{found.place.value_or(0)};
   engine.with(weights_of(use_ema), [&] {
-    executor().evaluate_stage(reader, stage, [&](const MemoryView& view) {
-      with_element(sharding.types.parameter, [&]<class E>() {
-        outputs.reserve(view.bytes() / sizeof(E));
-        view.visit<E>(0, view.bytes() / sizeof(E), [&](const E* values, std::size_t n) {
-          std::transform(values, values + n, std::back_inserter(outputs), [](E value) { return static_cast<float>(value); });
-        });
-      });
-    });
+    executor().evaluate_stage(
+        reader, found.stage, [&](const MemoryView& view) { outputs = found.place ? outputs : floats_of(view); },
+        found.place ? &inner : nullptr);
+  });
+  if (!found.place) return outputs;
+  agree(world, [&] {
+    require_user(!inner.numbers.empty(),
+                 format("the layer '{}' has no outputs (the layer around it has not run it); name another layer", layer));
+  });
+  with_element(sharding.types.parameter, [&]<class E>() {
+    outputs.resize(inner.numbers.size() / sizeof(E));
+    const auto* const values = reinterpret_cast<const E*>(inner.numbers.data());
+    std::transform(values, values + outputs.size(), outputs.begin(), [](E value) { return static_cast<float>(value); });
   });
   return outputs;
+}
+
+/// Converts activations to fp32.
+std::vector<float> FullyShardedDataParallel::Parts::floats_of(const MemoryView& view) const {
+  std::vector<float> numbers;
+  with_element(sharding.types.parameter, [&]<class E>() {
+    numbers.reserve(view.bytes() / sizeof(E));
+    view.visit<E>(0, view.bytes() / sizeof(E), [&](const E* values, std::size_t n) {
+      std::transform(values, values + n, std::back_inserter(numbers), [](E value) { return static_cast<float>(value); });
+    });
+  });
+  return numbers;
 }
 
 void FullyShardedDataParallel::Parts::require_evaluation(bool use_ema, bool of_outputs) {

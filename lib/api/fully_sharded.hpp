@@ -233,8 +233,9 @@ class FullyShardedDataParallel {
   /// inputs of the loss], converted to fp32. `fill` need not write labels or targets. Throws CollectiveError if the model is a
   /// TransformerDescription.
   std::vector<float> predict(const FillBatch& fill, bool use_ema = false);
-  /// As predict(), for the outputs of the layer that add() has given this name, or of layer i of a repeat() by the name
-  /// "NAME.i".
+  /// As predict(), for the outputs of the layer with this name: that of add(), "NAME.i" for layer i of a repeat(), or the name
+  /// of a layer inside others ("blocks.3.mlp.up"), as in the names of parameters. The model runs up to the layer of add() that
+  /// contains it. If that runs the layer more than once, the last outputs are returned.
   std::vector<float> predict_layer(const std::string& layer, const FillBatch& fill, bool use_ema = false);
   /// As predict(); returns the sum of `metric` over all ranks, divided by the number of rows that count (those without a
   /// negative label). It is the same number on all ranks, and does not depend on the strategy.

@@ -20,6 +20,7 @@
 namespace fsdp {
 
 class Stream;
+struct InnerOutput;
 
 /// A parameter of a layer. Its full name in checkpoints is LAYER.NAME: parameter "gate.weight" of layer "blocks.3" is
 /// "blocks.3.gate.weight".
@@ -47,6 +48,8 @@ struct Pass {
   Tensor sequence(const Tensor& tensor, std::size_t b) const;
   /// Parameter i of Layer::parameters(), gathered. Throws UserError if i is too large.
   Tensor parameter(std::size_t i) const;
+
+  InnerOutput* inner = nullptr;  // only for Composition, which copies the outputs of the layer that predict_layer() names
 
   /// Only for the operations of ops.hpp: the `stream` on which they run; memory for partial sums (`sums`) and for gradients of
   /// parameters that are not trained (`unwanted`); the largest number of columns for which both have room (`most_columns`); and

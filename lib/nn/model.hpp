@@ -33,6 +33,12 @@ struct RowSizes {
   std::size_t vocabulary = 0, classes = 0;  // upper bounds of tokens and labels; 0: unknown
 };
 
+/// Receives the outputs of a layer inside a stage. `place` identifies the layer; a model without such layers ignores this.
+struct InnerOutput {
+  std::uint64_t place = 0;
+  std::vector<std::byte> numbers = {};  // of type StageContext::type, once the stream has done the work
+};
+
 /// Dropout of an update, placed as in Hugging Face's GPT-2: `residual` after the embedding and on each branch before it is
 /// added to the residual stream (embd_pdrop, resid_pdrop), `attention` on the attention probabilities (attn_pdrop). `adapters`
 /// is that of the inputs of adapters, and at most Lora::dropout. The masks depend only on seed, update and global indices:
@@ -69,6 +75,7 @@ struct StageContext {
   float* cheap = nullptr;
   bool in_pieces = false;
   std::size_t longest = 0;
+  InnerOutput* inner = nullptr;  // not null: a forward pass writes it, if it runs that layer
 
   BatchShape largest() const { return {shape.B, std::max(shape.T, longest)}; }
 };

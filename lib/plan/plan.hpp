@@ -274,7 +274,7 @@ struct Plan {
   std::vector<PlanBuffer> buffers;
   std::vector<Operation> update;      // all micro-batches, then norm and optimizer; empty unless training
   UpdateSections sections;            // of `update`
-  std::vector<Operation> evaluation;  // one batch, forward only, over the same buffers
+  std::vector<Operation> evaluation;  // one batch, forward only, over the same buffers; any beginning of it can be run
   std::vector<Operation> decoding;    // new tokens of some sequences, forward only, with key-value caches; may be empty
   std::vector<Operation> publish;     // run after other code, such as loading, has changed a rank's parameters
 

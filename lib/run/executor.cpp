@@ -47,7 +47,7 @@ Executor::Executor(const Model& model, const Layout& layout, const Plan& plan, B
     std::byte* const address = storages_[space]->address();
     facts_.storages.push_back(storages_[space].get());
     facts_.memory.push_back(address ? address + buffer.offset : nullptr);
-    if (!buffer.transient && buffer.space->tier == Tier::device) peak_bytes_ = bytes_in_use_ += buffer.bytes;
+    if (!buffer.transient && buffer.space->tier == Tier::device) peak_bytes_ = bytes_at_rest_ += buffer.bytes;
   }
   const std::vector<ParameterSettings> settings = settings_of(optimizer, model.parameters());
   for (std::size_t u = 0; u < layout_.units().size(); ++u) {
@@ -339,25 +339,29 @@ void Executor::read_for_evaluation(const BatchReader& read, std::size_t B, bool 
   evaluated_columns() = whole ? facts_.largest.T : shorten(memory, B);
 }
 
-void Executor::evaluate_stage(const BatchReader& read, std::size_t stage, const std::function<void(const MemoryView&)>& take) {
+void Executor::evaluate_stage(const BatchReader& read, std::size_t stage, const std::function<void(const MemoryView&)>& take,
+                              InnerOutput* inner) {
   read_for_evaluation(read, facts_.evaluated.B, true);
   const std::vector<Operation>& all = plan_.evaluation;
   const auto op = std::find_if(all.begin(), all.end(), [&](const Operation& one) {
     return one.stage == static_cast<int>(stage) && one.find(OperandName::x_out);
   });
   expect(op != all.end(), "every stage but the head has an output");
-  const auto done = static_cast<std::size_t>(op - all.begin()) + 1;
-  begin(all);
-  issue({0, done});
+  begin(all, static_cast<std::size_t>(op - all.begin()) + 1, {}, inner);
+  const std::size_t bytes = facts_.sizes.activations[stage] / facts_.largest.B * facts_.evaluated.B;
+  run_and_take([&] { take(view_of(op->at(OperandName::x_out), bytes, op->stream)); });
+}
+
+/// Runs the operations of the list, then `take`, which may access their results. A view of them copies on the stream of an
+/// operation, and waits for it.
+void Executor::run_and_take(const std::function<void()>& take) {
+  issue({0, pass_->list.times.size()});
   std::exception_ptr error;
   try {
-    // The view copies on the operation's stream, and waits for that.
-    const std::size_t bytes = facts_.sizes.activations[stage] / facts_.largest.B * facts_.evaluated.B;
-    take(view_of(op->at(OperandName::x_out), bytes, op->stream));
+    take();
   } catch (...) {
-    error = std::current_exception();  // other ranks wait in the rest of the list
+    error = std::current_exception();
   }
-  issue({done, all.size()});
   finish();
   if (error) std::rethrow_exception(error);
 }
@@ -438,13 +442,19 @@ std::int32_t* Executor::next_batch(std::size_t index) {
   return reinterpret_cast<std::int32_t*>(at<std::byte>(plan_.tokens) + begin + index * batch().bytes());
 }
 
-/// Every list begins and ends with all streams idle. Plans rely on this.
 void Executor::begin(const std::vector<Operation>& operations, const UpdateScalars& scalars) {
+  begin(operations, operations.size(), scalars);
+}
+
+/// Every list begins and ends with all streams idle. Plans rely on this. Only the first `count` operations will run.
+void Executor::begin(const std::vector<Operation>& operations, std::size_t count, const UpdateScalars& scalars,
+                     InnerOutput* inner) {
   expect(!pass_, "one list runs at a time");
   fill_tables(&operations == &plan_.decoding ? step_.length : facts_.largest.T);
+  bytes_in_use_ = bytes_at_rest_;
   const ListRun list = {operations, &operations == &plan_.update ? scalars.update : 0, streams(),
-                        std::span(times_).first(operations.size()), std::span(kernels_).first(operations.size())};
-  pass_.emplace(Pass{this, list, scalars, next_half_ ? 0 : half_of_batches(), columns_[next_half_ ? 0 : 1]});
+                        std::span(times_).first(count), std::span(kernels_).first(count)};
+  pass_.emplace(Pass{this, list, scalars, next_half_ ? 0 : half_of_batches(), columns_[next_half_ ? 0 : 1], inner});
   bool wanted = false;
   for (Observer* const observer : observers_) wanted |= observer->needs_times(list);
   for (const auto& s : streams()) s->begin_marks(wanted);
@@ -508,7 +518,7 @@ void Executor::finish() {
 
 /// Converts the marks of the list to times, and shows the list to the observers. All streams must be idle.
 void Executor::end_list() {
-  for (std::size_t i = 0; pass_->list.is_timed && i < pass_->list.operations.size(); ++i) {
+  for (std::size_t i = 0; pass_->list.is_timed && i < pass_->list.times.size(); ++i) {
     const Stream& s = stream(pass_->list.operations[i].stream);
     times_[i] = {s.time_of(times_[i].begin_ns), s.time_of(times_[i].end_ns)};
   }
@@ -578,7 +588,8 @@ void Executor::run_observed(const Pass& pass, std::size_t index) {
                 pass.scalars,
                 step_,
                 pass.batch_begin,
-                {shape_of(pass.list.operations).B, pass.columns[static_cast<std::size_t>(op.micro_batch)]}});
+                {shape_of(pass.list.operations).B, pass.columns[static_cast<std::size_t>(op.micro_batch)]},
+                pass.inner});
   times_[index].end_ns = s.mark();
   kernels_[index] = s.marks_later() ? KernelTimes() : s.times;
   for (Observer* const observer : observers_) observer->end(pass.list, index);

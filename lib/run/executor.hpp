@@ -128,10 +128,11 @@ class Executor {
   /// (labels below 0). If `losses` is not null, losses[B T] receives those of the targets, 0 for targets that do not count.
   /// Collective over world.
   LossSum evaluate(const BatchReader& read, float* losses = nullptr);
-  /// Like evaluate(), and calls `take` once with the output of stage `stage` (0: the first stage, 1 + b: block b) on this rank:
-  /// ModelSizes::activations[stage] bytes of an evaluation in the type of activations, valid only during the call. Collective
-  /// over world.
-  void evaluate_stage(const BatchReader& read, std::size_t stage, const std::function<void(const MemoryView&)>& take);
+  /// Runs the beginning of an evaluation, to stage `stage` (0: the first stage, 1 + b: block b). Calls `take` once with the
+  /// output of that stage on this rank: ModelSizes::activations[stage] bytes of an evaluation, in the type of activations,
+  /// valid only during the call. `inner`, if not null, receives the output of a layer inside the stage. Collective over world.
+  void evaluate_stage(const BatchReader& read, std::size_t stage, const std::function<void(const MemoryView&)>& take,
+                      InnerOutput* inner = nullptr);
   /// Runs the forward pass of the tokens in `step` (at most most_rows()), and adds their keys and values to the caches. Writes
   /// logits[n, V] for the n tokens that step.wanted lists. Each rank has its own tokens, or none. The plan must have key-value
   /// caches. Collective over world.
@@ -172,16 +173,20 @@ class Executor {
  private:
   /// Fills plan.tables for sequences of this length, unless they are. All streams must be idle.
   void fill_tables(std::size_t length);
-  /// One run of a list of operations: the list, its arguments, and the number of operations already submitted.
+  /// One run of a list of operations, or of its beginning: the list, its arguments, and the number of operations already
+  /// submitted.
   struct Pass {
     Executor* executor;
     ListRun list;
     UpdateScalars scalars;
     std::size_t batch_begin;
     std::span<const std::size_t> columns;  // of each micro-batch
+    InnerOutput* inner = nullptr;
     std::size_t issued = 0;
   };
   void begin(const std::vector<Operation>& operations, const UpdateScalars& scalars = {});
+  void begin(const std::vector<Operation>& operations, std::size_t count, const UpdateScalars& scalars,
+             InnerOutput* inner = nullptr);
   std::size_t micro_batches() const;
   std::size_t half_of_batches() const;
   std::size_t shorten(std::int32_t* batch, std::size_t B) const;
@@ -192,6 +197,7 @@ class Executor {
   void issue(Range range);
   void wait_for_streams();
   void finish();
+  void run_and_take(const std::function<void()>& take);
   void run(const std::vector<Operation>& operations);
   void read_for_evaluation(const BatchReader& read, std::size_t B, bool whole);
   /// The columns of the batch that read_for_evaluation() has read.
@@ -220,8 +226,8 @@ class Executor {
   const Plan& plan_;
   const ExecutorOptions options_;
   RankFacts facts_;
-  std::vector<std::unique_ptr<Storage>> storages_;  // one for each entry of plan.spaces
-  std::size_t bytes_in_use_ = 0, peak_bytes_ = 0;   // of device memory
+  std::vector<std::unique_ptr<Storage>> storages_;                     // one for each entry of plan.spaces
+  std::size_t bytes_at_rest_ = 0, bytes_in_use_ = 0, peak_bytes_ = 0;  // of device memory
   const bool offloads_;
   WorkClock clock_;
   std::vector<Observer*> observers_ = {&clock_};

@@ -1,4 +1,4 @@
-// Evaluations with a batch size of their own.
+// Evaluations with a batch size of their own, and outputs of layers inside others.
 #include "mpi_main.hpp"
 
 #include <cmath>
@@ -11,6 +11,7 @@
 
 #include "kernels/threads.hpp"
 #include "support.hpp"
+#include "support/golden.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
@@ -22,9 +23,14 @@ constexpr std::size_t width = 5, classes = 3;
 std::size_t rank() { return static_cast<std::size_t>(world().rank()); }
 std::size_t ranks() { return static_cast<std::size_t>(world().size()); }
 
+const json& golden() {
+  static const json all = read_json(golden_folder("").parent_path().parent_path() / "input_gradients" / "input_gradients.json");
+  return all;
+}
 using Floats = std::vector<float>;
 
-Sequential model_of_numbers() {
+/// The model of tests/golden/input_gradients/make.py.
+Sequential model_of_golden() {
   Sequential model;
   model.add("in", linear(width, 7)).add("act", gelu(7));
   model.add("blocks", repeat(2, [](std::size_t) {
@@ -33,6 +39,34 @@ Sequential model_of_numbers() {
             }));
   return model.add("head", linear(7, classes)).loss(cross_entropy(classes, {.weight = {0.5f, 2.0f, 1.25f}}));
 }
+void set_parameters(FullyShardedDataParallel& model) {
+  for (const auto& [name, values] : golden()["parameters"].items()) model.set_parameter(name, values.get<Floats>());
+}
+
+/// The rows of make.py over all ranks, in order. Rows after its last one do not count.
+std::size_t rows_of_golden() { return golden()["labels"].size(); }
+std::size_t rows_of_rank() { return (rows_of_golden() + ranks() - 1) / ranks(); }
+void fill_golden(const Batch& batch) {
+  const auto x = golden()["x"].get<Floats>();
+  const auto labels = golden()["labels"].get<std::vector<int>>();
+  const std::size_t R = batch.labels().size();
+  for (std::size_t r = 0; r < R; ++r) {
+    const std::size_t row = rank() * R + r;
+    batch.labels()[r] = row < labels.size() ? labels[row] : -1;
+    for (std::size_t c = 0; c < width; ++c) batch.inputs()[r * width + c] = row < labels.size() ? x[row * width + c] : 0.5f;
+  }
+}
+/// This rank's part of numbers for all rows, `columns` of each.
+Floats part_of_rank(const Floats& all, std::size_t columns) {
+  const std::size_t R = rows_of_rank(), begin = std::min(all.size(), rank() * R * columns);
+  return {all.begin() + static_cast<std::ptrdiff_t>(begin),
+          all.begin() + static_cast<std::ptrdiff_t>(std::min(all.size(), begin + R * columns))};
+}
+void require_near(const Floats& found, const Floats& wanted, float tolerance) {
+  BOOST_TEST_REQUIRE(found.size() >= wanted.size());
+  for (std::size_t i = 0; i < wanted.size(); ++i) BOOST_REQUIRE_SMALL(found[i] - wanted[i], tolerance);
+}
+
 void fill_numbers(const Batch& batch) {
   for (std::size_t i = 0; i < batch.inputs().size(); ++i)
     batch.inputs()[i] = std::sin(static_cast<float>(i * i + 3 * rank() + 5 * batch.micro_batch()));
@@ -70,6 +104,14 @@ class Watch final : public Layer {
 
  private:
   std::size_t columns_;
+};
+
+/// y = x; the inner layer is never run.
+class Idle final : public Composition {
+ public:
+  Idle() : Composition("idle", {{"inner", linear(7, 7)}}) {}
+  void forward(const ForwardPass& pass) const override { ops::copy(pass, pass.y, pass.x); }
+  void backward(const BackwardPass& pass) const override { ops::copy(pass, pass.dx, pass.dy); }
 };
 
 }  // namespace
@@ -118,12 +160,12 @@ BOOST_AUTO_TEST_CASE(evaluations_have_a_batch_size_of_their_own) {
   for (const char* strategy : {"FULL_SHARD", "NO_SHARD", "SHARD_GRAD_OP"})
     for (const bool recomputes : {false, true}) {
       FsdpOptions options = {.batch_size = 3, .sharding_strategy = strategy, .activation_checkpointing = recomputes};
-      compare(model_of_numbers(), fill_numbers, "blocks.1", options);
+      compare(model_of_golden(), fill_numbers, "blocks.1.up", options);
       options.gradient_accumulation_steps = 2;
-      compare(model_of_numbers(), fill_numbers, "act", options);
+      compare(model_of_golden(), fill_numbers, "act", options);
       options.sequence_length = 6;
       options.param_dtype = "bf16";
-      compare(model_of_tokens(), fill_tokens, "first", options);
+      compare(model_of_tokens(), fill_tokens, "first.tokens", options);
     }
 }
 
@@ -183,4 +225,85 @@ BOOST_AUTO_TEST_CASE(token_data_are_evaluated_in_batches_of_that_size) {
                                [&] { sharded.evaluate([&](const Batch& batch) { data.read(batch); }); });
   }
   BOOST_TEST(losses.size() == 1u);  // all targets count, in any batches
+}
+
+BOOST_AUTO_TEST_CASE(outputs_of_inner_layers) {
+  for (const char* type : {"fp32", "bf16"})
+    for (const char* strategy : {"FULL_SHARD", "NO_SHARD"}) {
+      Job job;
+      FullyShardedDataParallel sharded(
+          job, model_of_golden(),
+          {.batch_size = 2, .sharding_strategy = strategy, .param_dtype = type, .eval_batch_size = rows_of_rank()});
+      set_parameters(sharded);
+      for (const auto& [layer, values] : golden()["outputs"].items()) {
+        const auto wanted = values.get<Floats>();
+        const Floats found = sharded.predict_layer(layer, fill_golden);
+        const std::size_t columns = wanted.size() / rows_of_golden();
+        BOOST_TEST(found.size() == rows_of_rank() * columns);
+        require_near(found, part_of_rank(wanted, columns), type == std::string("fp32") ? 2e-6f : 3e-2f);
+      }
+      BOOST_TEST((sharded.predict_layer("blocks.0.up", fill_golden) != sharded.predict_layer("blocks.1.up", fill_golden)));
+      BOOST_TEST(std::abs(sharded.evaluate(fill_golden) - golden()["loss"].get<double>()) < (type[0] == 'f' ? 1e-6 : 1e-2));
+    }
+}
+
+BOOST_AUTO_TEST_CASE(inner_layers_in_all_compositions) {
+  const auto before = std::make_shared<Watch>(7), inside = std::make_shared<Watch>(7), after = std::make_shared<Watch>(7);
+  Sequential model;
+  model.add("before", before)
+      .add("images", positions(7, sequential({{"one", linear(1, 2)}, {"two", linear(2, 1)}})))
+      .add("part",
+           keep_columns(3, sequential({{"sum", parallel({{"a", linear(4, 4)}, {"b", identity(4)}})}, {"last", tanh(4)}})))
+      .add("idle", std::make_shared<Idle>())
+      .add("mlp", residual(sequential({{"watch", inside}, {"deeper", residual(sequential({{"x", linear(7, 7)}}))}})))
+      .add("after", after)
+      .loss(mean_squared_error(7));
+  Job job;
+  FullyShardedDataParallel sharded(job, model, {.batch_size = 2, .eval_batch_size = 4});
+  const auto fill = [](const Batch& batch) {
+    for (std::size_t i = 0; i < batch.inputs().size(); ++i) batch.inputs()[i] = std::cos(static_cast<float>(i + rank()));
+    std::ranges::fill(batch.targets(), 0.0f);
+  };
+  const auto output = [&](const char* layer) { return sharded.predict_layer(layer, fill); };
+  BOOST_TEST(output("images.one").size() == 4u * 7 * 2);
+  BOOST_TEST((output("images.two") == output("images")));
+  const Floats a = output("part.sum.a"), b = output("part.sum.b"), sum = output("part.sum"), part = output("part");
+  BOOST_TEST(sum.size() == 4u * 4);
+  for (std::size_t i = 0; i < sum.size(); ++i) {
+    BOOST_TEST(sum[i] == a[i] + b[i]);
+    BOOST_TEST(std::abs(part[i / 4 * 7 + i % 4] - std::tanh(sum[i])) < 1e-6f);
+  }
+  const Floats in = output("idle"), deeper = output("mlp.deeper"), x = output("mlp.deeper.x"), mlp = output("mlp");
+  BOOST_TEST((in == part));
+  BOOST_TEST((output("mlp.watch") == in));
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    BOOST_TEST(deeper[i] == in[i] + x[i]);  // that of the outer one of two layers with this name
+    BOOST_TEST(mlp[i] == in[i] + deeper[i]);
+  }
+  // Only the layers up to the named one run.
+  before->passes = inside->passes = after->passes = 0;
+  output("part.sum.a");
+  BOOST_TEST(before->passes == 1);
+  BOOST_TEST(inside->passes == 0);
+  output("mlp.deeper.x");
+  BOOST_TEST(inside->passes == 1);
+  BOOST_TEST(after->passes == 0);
+  sharded.predict(fill);
+  BOOST_TEST(after->passes == 1);
+  sharded.step(1e-2, fill);  // a pass that stopped leaves nothing behind
+  BOOST_TEST(sharded.peak_bytes() == sharded.memory().total);
+
+  refused<CollectiveError>("the layer 'idle.inner' has no outputs (the layer around it has not run it)",
+                           [&] { output("idle.inner"); });
+  refused<CollectiveError>("the model has no layer 'mlp.deep' (it has mlp.watch, mlp.deeper, mlp.deeper.x); give one of these",
+                           [&] { output("mlp.deep"); });
+  refused<CollectiveError>("the model has no layer 'none' (it has before, images, part, idle, mlp, after); give one of these",
+                           [&] { output("none"); });
+  if (ranks() > 1)
+    refused<CollectiveError>("the ranks name different layers", [&] { output(rank() == 1 ? "mlp" : "mlp.watch"); });
+  Sequential twice;
+  twice.add("a", sequential({{"b.c", relu(7)}, {"b", sequential({{"c", tanh(7)}})}})).add("d", linear(7, 7));
+  twice.loss(mean_squared_error(7));
+  FullyShardedDataParallel named_alike(job, twice, {.batch_size = 2});
+  refused<CollectiveError>("the model has 2 layers 'a.b.c'", [&] { named_alike.predict_layer("a.b.c", fill); });
 }

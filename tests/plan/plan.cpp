@@ -300,6 +300,7 @@ BOOST_AUTO_TEST_CASE(a_broken_plan_is_named) {
   using enum OperandName;
   const PlanOptions two = {.micro_batches = 2};
   check_complaint(complaint("full", two, [](Plan&) {}), "sound");
+  check_complaint(complaint("full", two, [](Plan& p) { p.evaluation.push_back(operation(p, optimizer)); }), "changes ");
   // Order.
   check_complaint(complaint("full", two, [](Plan& p) { operation(p, block_forward).waits.clear(); }),
                   "does not wait for operation");

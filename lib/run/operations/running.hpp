@@ -89,9 +89,10 @@ struct Running {
   Stream& stream;
   const Operation& op;
   const UpdateScalars& scalars;
-  const DecodingStep& step;  // the current decoding step; the memory of the operand `step` has the same numbers
-  std::size_t batch_begin;   // offset of this list's micro-batches in the operand `tokens`
-  BatchShape shape;          // of the operation's micro-batch
+  const DecodingStep& step;      // the current decoding step; the memory of the operand `step` has the same numbers
+  std::size_t batch_begin;       // offset of this list's micro-batches in the operand `tokens`
+  BatchShape shape;              // of the operation's micro-batch
+  InnerOutput* inner = nullptr;  // StageContext::inner
 
   /// The address of an operand; null if the operation does not have it.
   template <class T = void>

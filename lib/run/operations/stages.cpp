@@ -28,7 +28,8 @@ StageContext context_of(const Running& r) {
                        r.scalars.loss_terms,
                        r.at<float>(cheap),
                        r.op.block >= 0 && block_of(r.op) < r.rank.plan.blocks_in_pieces,
-                       r.rank.largest.T};
+                       r.rank.largest.T,
+                       r.inner};
   context.dropout.first_sequence +=
       static_cast<std::uint64_t>(r.op.micro_batch) * static_cast<std::uint64_t>(r.rank.mesh->world->size()) * r.shape.B;
   return context;
