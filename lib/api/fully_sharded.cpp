@@ -574,8 +574,9 @@ struct FullyShardedDataParallel::Parts {
         if (engine.is_lost())
           agree(world, [&] {
             throw UserError(
-                "freeze() or unfreeze() failed, and there was too little memory to undo it; make a new object, and load() a "
-                "checkpoint");
+                "freeze(), unfreeze() or input_gradients() failed, and there was too little memory to undo it; make a new "
+                "object, "
+                "and load() a checkpoint");
           });
         if (adapted && !engine.base && needs == Needs::base_model)
           agree(world, [&] {
@@ -601,6 +602,7 @@ struct FullyShardedDataParallel::Parts {
   void require_evaluation(bool use_ema, bool of_outputs);
   std::vector<float> outputs_of(const std::string& layer, bool use_ema);
   std::vector<float> floats_of(const MemoryView& view) const;
+  std::vector<float> input_gradients(const FillBatch& fill);
   void load(std::unique_ptr<CheckpointReader> checkpoint);
   /// `adapters`: the checkpoint that will be loaded over this base model; null if there is none.
   LoadResult load_full(const std::filesystem::path& path, const LoadOptions& how, const CheckpointReader* adapters = nullptr);
@@ -834,6 +836,20 @@ std::vector<float> FullyShardedDataParallel::Parts::floats_of(const MemoryView& 
     });
   });
   return numbers;
+}
+
+std::vector<float> FullyShardedDataParallel::Parts::input_gradients(const FillBatch& fill) {
+  agree(world, [&] {
+    require_user(!rows.tokens, "input_gradients() is for models of numbers (tokens have no gradient); leave it out");
+  });
+  const double counted = fill_batches(1, sharding.batch, fill).weight;
+  norms.reset();
+  engine.plan_input_gradients();
+  const double loss_scale = engine.next_update(0, counted).loss_scale;
+  std::vector<float> gradients;
+  executor().input_gradients(reader, counted, loss_scale, [&](const MemoryView& view) { gradients = floats_of(view); });
+  for (float& gradient : gradients) gradient = static_cast<float>(gradient / loss_scale);
+  return gradients;
 }
 
 void FullyShardedDataParallel::Parts::require_evaluation(bool use_ema, bool of_outputs) {
@@ -1071,6 +1087,10 @@ std::vector<float> FullyShardedDataParallel::predict_layer(const std::string& la
     p.fill_evaluated(fill, Parts::Labels::unused);
     return p.outputs_of(layer, use_ema);
   });
+}
+
+std::vector<float> FullyShardedDataParallel::input_gradients(const FillBatch& fill) {
+  return parts_->call(__func__, [&](Parts& p) { return p.input_gradients(fill); });
 }
 
 double FullyShardedDataParallel::measure(const Metric& metric, const FillBatch& fill, bool use_ema) {

@@ -237,6 +237,11 @@ class FullyShardedDataParallel {
   /// of a layer inside others ("blocks.3.mlp.up"), as in the names of parameters. The model runs up to the layer of add() that
   /// contains it. If that runs the layer more than once, the last outputs are returned.
   std::vector<float> predict_layer(const std::string& layer, const FillBatch& fill, bool use_ema = false);
+  /// Returns the gradient of evaluate()'s mean loss with respect to this rank's numbers of the input, [R, inputs of the first
+  /// layer], for a batch of batch_size. As in evaluate(), nothing is dropped. The model and its gradients stay as they are. The
+  /// first call makes a new plan, with the memory for a backward pass through all layers, as freeze() does. Throws
+  /// CollectiveError if the model takes tokens, or if there is too little memory.
+  std::vector<float> input_gradients(const FillBatch& fill);
   /// As predict(); returns the sum of `metric` over all ranks, divided by the number of rows that count (those without a
   /// negative label). It is the same number on all ranks, and does not depend on the strategy.
   double measure(const Metric& metric, const FillBatch& fill, bool use_ema = false);
@@ -250,7 +255,7 @@ class FullyShardedDataParallel {
   /// the path and the checksum of the base model.
   ///
   /// With FsdpOptions::background_saves, the function returns as soon as the state is copied. The step is complete when the
-  /// next save(), load(), restore(), freeze() or finish_save() or the destructor returns. The
+  /// next save(), load(), restore(), freeze() or finish_save(), the first input_gradients() or the destructor returns. The
   /// functions throw an error of the save, and the destructor prints a warning. The destructor waits at most
   /// JobOptions::timeout_s. While an exception is thrown, it does not wait for other ranks: the step may then remain
   /// incomplete, and load() ignores it.

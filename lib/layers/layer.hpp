@@ -37,7 +37,7 @@ struct Pass {
   Tensor x;                          // [R, inputs()]; none if the layer takes tokens
   const std::int32_t* tokens = {};   // [R], if the layer takes tokens
   Tensor scratch;                    // [R, scratch()]; its contents are lost after the pass
-  std::uint64_t update = 0;          // the number of the update, from 1; 0 in an evaluation
+  std::uint64_t update = 0;          // the number of the update, from 1; 0 in evaluate() and all that runs no update
   std::uint64_t first_sequence = 0;  // the number of this rank's first sequence among all sequences of the update
   std::uint64_t seed = 0;            // FsdpOptions::seed
   std::uint64_t place = 0;           // a hash of the layer's full name, for random numbers that differ between layers
@@ -69,7 +69,8 @@ struct ForwardPass : Pass {
   Tensor stats;  // [R, saved_floats()]: more such numbers, in fp32
 };
 
-/// Layer::backward() must write all of dx, and add to the gradients.
+/// Layer::backward() must write all of dx, and add to the gradients. In FullyShardedDataParallel::input_gradients(), there are
+/// none, and `update` is 0.
 struct BackwardPass : Pass {
   Tensor dy;     // [R, outputs()]
   Tensor dx;     // [R, inputs()]; none if the layer takes tokens
@@ -124,7 +125,7 @@ struct LossPass : Pass {
   const std::int32_t* labels = {};       // [R, targets()], if the loss takes labels
   Tensor targets;                        // [R, targets()] in fp32, if it takes numbers
   float* losses = nullptr;               // [R]: the pass writes the loss of each row, 0 for rows that do not count
-  Tensor dx;                             // [R, inputs()]: the pass writes the gradient of x; none in an evaluation
+  Tensor dx;                             // [R, inputs()]: the pass writes the gradient of x; none if it is not needed
   float scale = 1;                       // the factor of the gradients
   Tensor gradient(std::size_t i) const;  // add to it; none if the parameter is not trained or in an evaluation
 

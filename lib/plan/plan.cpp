@@ -229,8 +229,8 @@ std::string describe_operations(const Plan& plan, const std::vector<Operation>& 
   return text;
 }
 
-std::array<const std::vector<Operation>*, 4> lists_of(const Plan& plan) {
-  return {&plan.update, &plan.evaluation, &plan.decoding, &plan.publish};
+std::array<const std::vector<Operation>*, 5> lists_of(const Plan& plan) {
+  return {&plan.update, &plan.evaluation, &plan.input_gradients, &plan.decoding, &plan.publish};
 }
 
 std::uint64_t collective_fingerprint(const Plan& plan) {

@@ -32,6 +32,7 @@ Executor::Executor(const Model& model, const Layout& layout, const Plan& plan, B
              .memory = {},
              .weights = std::vector<const void*>(model.parameters().size()),
              .gradients = std::vector<float*>(model.parameters().size()),
+             .no_gradients = std::vector<float*>(model.parameters().size()),
              .parts = {},
              .owners = matrix_owners(layout, mesh.world->size(), plan.directions_at_once)},
       storages_(std::move(memory)),
@@ -350,6 +351,16 @@ void Executor::evaluate_stage(const BatchReader& read, std::size_t stage, const 
   begin(all, static_cast<std::size_t>(op - all.begin()) + 1, {}, inner);
   const std::size_t bytes = facts_.sizes.activations[stage] / facts_.largest.B * facts_.evaluated.B;
   run_and_take([&] { take(view_of(op->at(OperandName::x_out), bytes, op->stream)); });
+}
+
+void Executor::input_gradients(const BatchReader& read, double tokens, double loss_scale,
+                               const std::function<void(const MemoryView&)>& take) {
+  expect(!plan_.input_gradients.empty(), "the plan has a list for gradients of the inputs");
+  read_for_evaluation(read, facts_.largest.B, true);
+  const std::vector<Operation>& all = plan_.input_gradients;
+  const auto last = std::find_if(all.rbegin(), all.rend(), [](const Operation& one) { return one.find(OperandName::dx); });
+  begin(all, {.tokens = tokens, .loss_scale = loss_scale});
+  run_and_take([&] { take(view_of(last->at(OperandName::dx), facts_.sizes.activations.front(), last->stream)); });
 }
 
 /// Runs the operations of the list, then `take`, which may access their results. A view of them copies on the stream of an

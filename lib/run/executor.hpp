@@ -133,6 +133,11 @@ class Executor {
   /// valid only during the call. `inner`, if not null, receives the output of a layer inside the stage. Collective over world.
   void evaluate_stage(const BatchReader& read, std::size_t stage, const std::function<void(const MemoryView&)>& take,
                       InnerOutput* inner = nullptr);
+  /// Calls `take` once with the gradient of loss_scale / tokens times the sum of the losses with respect to the inputs of this
+  /// rank's batch, in the type of activations, valid only during the call. Nothing is dropped, as in an evaluation; the batch
+  /// has the shape of a micro-batch. The plan must have PlanOptions::input_gradients. Collective over world.
+  void input_gradients(const BatchReader& read, double tokens, double loss_scale,
+                       const std::function<void(const MemoryView&)>& take);
   /// Runs the forward pass of the tokens in `step` (at most most_rows()), and adds their keys and values to the caches. Writes
   /// logits[n, V] for the n tokens that step.wanted lists. Each rank has its own tokens, or none. The plan must have key-value
   /// caches. Collective over world.

@@ -1,4 +1,4 @@
-// Evaluations with a batch size of their own, and outputs of layers inside others.
+// Evaluations with a batch size of their own, outputs of layers inside others, and gradients of inputs.
 #include "mpi_main.hpp"
 
 #include <cmath>
@@ -306,4 +306,107 @@ BOOST_AUTO_TEST_CASE(inner_layers_in_all_compositions) {
   twice.loss(mean_squared_error(7));
   FullyShardedDataParallel named_alike(job, twice, {.batch_size = 2});
   refused<CollectiveError>("the model has 2 layers 'a.b.c'", [&] { named_alike.predict_layer("a.b.c", fill); });
+}
+
+BOOST_AUTO_TEST_CASE(gradients_of_inputs) {
+  const auto wanted = part_of_rank(golden()["dx"].get<Floats>(), width);
+  std::map<std::string, Floats> of_type;
+  const auto compare = [&](const FsdpOptions& options) {
+    Job job;
+    FullyShardedDataParallel sharded(job, model_of_golden(), options);
+    set_parameters(sharded);
+    const Parameters before = parameters_of(sharded);
+    const double loss = sharded.evaluate(fill_golden);
+    const Floats found = sharded.input_gradients(fill_golden);
+    BOOST_TEST(found.size() == rows_of_rank() * width);
+    float largest = 0;
+    for (const float one : golden()["dx"].get<Floats>()) largest = std::max(largest, std::abs(one));
+    require_near(found, wanted,
+                 largest * (options.param_dtype == "fp32"   ? 1e-5f
+                            : options.param_dtype == "fp16" ? 4e-3f
+                                                            : 3e-2f));
+    for (std::size_t i = wanted.size(); i < found.size(); ++i) BOOST_TEST(found[i] == 0);  // rows that do not count
+    BOOST_TEST((of_type.try_emplace(options.param_dtype, found).first->second == found));
+    BOOST_TEST((sharded.input_gradients(fill_golden) == found));
+    BOOST_TEST((parameters_of(sharded) == before));
+    BOOST_TEST(sharded.evaluate(fill_golden) == loss);
+    sharded.step(1e-3, fill_golden);
+    BOOST_TEST(sharded.peak_bytes() == sharded.memory().total);
+  };
+  for (const char* type : {"fp32", "bf16", "fp16"})
+    for (const char* strategy : {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "optim", "HYBRID_SHARD"}) {
+      if (type != std::string("fp32") && strategy != std::string("FULL_SHARD") && strategy != std::string("NO_SHARD")) continue;
+      FsdpOptions options = {.batch_size = rows_of_rank(), .sharding_strategy = strategy, .param_dtype = type};
+      if (strategy == std::string("HYBRID_SHARD")) options.shard_group_size = world().size();
+      BOOST_TEST_CONTEXT(type << " " << strategy) {
+        compare(options);
+        options.gradient_accumulation_steps = 2, options.activation_checkpointing = true;
+        compare(options);
+        options.checkpoint_every = 2;
+        compare(options);
+        options.activation_checkpointing = false, options.checkpoint_every = 1, options.recompute_num_layers = "1";
+        compare(options);
+        options.freeze = {"in.*", "blocks.*"};
+        compare(options);
+        options.recompute_num_layers = "0", options.train_only = {"blocks.1.down.*"}, options.freeze = {};
+        compare(options);
+      }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(gradients_of_inputs_are_differences_of_losses) {
+  Job job;
+  Sequential model;  // dropout, and terms of the loss that only training has
+  model.add("in", linear(width, 9)).add("act", fsdp::tanh(9)).add("dropout", dropout(9, 0.5)).add("head", linear(9, classes));
+  model.loss(cross_entropy(classes, 0.2, 0.1));
+  FullyShardedDataParallel sharded(job, model, {.batch_size = 4, .freeze = {"in.*"}, .eval_batch_size = 4}),
+      plain(job, model, {.batch_size = 4, .freeze = {"in.*"}});
+  sharded.step(1e-2, fill_numbers), plain.step(1e-2, fill_numbers);
+  const Floats gradients = sharded.input_gradients(fill_numbers);
+  for (std::size_t r = 0; r < ranks(); ++r)
+    for (const std::size_t i : {std::size_t{0}, std::size_t{8}, std::size_t{17}}) {  // row 3 does not count
+      const auto at = [&](float change) {
+        return sharded.evaluate([&](const Batch& batch) {
+          fill_numbers(batch);
+          if (rank() == r) batch.inputs()[i] += change;
+        });
+      };
+      const double difference = (at(0.02f) - at(-0.02f)) / 0.04;
+      if (rank() == r) BOOST_TEST(std::abs(difference - static_cast<double>(gradients[i])) < 2e-4);
+      if (i == 17) BOOST_TEST(difference == 0);
+    }
+  // Training goes on as if nothing had happened, also after freeze() and unfreeze().
+  for (auto* const each : {&sharded, &plain}) {
+    each->step(1e-2, fill_numbers);
+    each->unfreeze({"in.*"});
+    each->step(1e-2, fill_numbers);
+  }
+  sharded.input_gradients(fill_numbers);
+  sharded.step(1e-2, fill_numbers), plain.step(1e-2, fill_numbers);
+  BOOST_TEST((parameters_of(sharded) == parameters_of(plain)));
+
+  FullyShardedDataParallel tokens(job, model_of_tokens(), {.batch_size = 2, .sequence_length = 6});
+  refused<CollectiveError>("input_gradients() is for models of numbers (tokens have no gradient)",
+                           [&] { tokens.input_gradients(fill_tokens); });
+  refused<CollectiveError>("no row of this batch counts in the loss", [&] {
+    sharded.input_gradients([](const Batch& batch) { fill_numbers(batch), std::ranges::fill(batch.labels(), -1); });
+  });
+}
+
+BOOST_AUTO_TEST_CASE(gradients_of_inputs_that_do_not_fit_change_nothing) {
+  Sequential model;
+  for (int i = 0; i < 6; ++i) model.add("layer" + std::to_string(i), linear(width, width));
+  model.add("head", linear(width, classes)).loss(cross_entropy(classes));
+  FsdpOptions options = {.batch_size = 3000, .activation_checkpointing = true, .freeze = {"layer*"}};
+  Job job;
+  FullyShardedDataParallel plain(job, model, options);
+  options.memory_limit = plain.memory().total;
+  FullyShardedDataParallel sharded(job, model, options);
+  sharded.step(1e-2, fill_numbers), plain.step(1e-2, fill_numbers);
+  refused<CollectiveError>("are allowed (memory_limit)", [&] { sharded.input_gradients(fill_numbers); });
+  const Floats gradients = plain.input_gradients(fill_numbers);
+  BOOST_TEST(plain.memory().total > options.memory_limit);
+  BOOST_TEST(sharded.memory().total == options.memory_limit);
+  sharded.step(1e-2, fill_numbers), plain.step(1e-2, fill_numbers);
+  BOOST_TEST((parameters_of(sharded) == parameters_of(plain)));
 }

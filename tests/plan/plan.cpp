@@ -295,12 +295,44 @@ void check_complaint(const std::string& text, const std::string& part) {
 
 }  // namespace
 
+// Backward reaches all blocks, also those before the first trained one, and contributes to no gradient.
+BOOST_AUTO_TEST_CASE(a_list_for_gradients_of_inputs) {
+  const auto frozen = [](std::size_t blocks) {
+    ParameterPatterns patterns;
+    for (std::size_t b = 0; b < blocks; ++b) patterns.freeze.push_back(format("*h.{}.*", b));
+    if (blocks > 0) patterns.freeze.emplace_back("*wte*"), patterns.freeze.emplace_back("*wpe*");
+    return patterns;
+  };
+  for (const char* strategy : {"full", "grad-op", "optim", "none", "hybrid"})
+    for (const std::size_t recomputed : {0u, 2u, 9u})
+      for (const std::size_t blocks : {0u, 2u, 4u}) {
+        PlanOptions options = {.micro_batches = 2};
+        (recomputed == 9 ? void(options.checkpoint_activations = true) : void(options.recomputed_blocks = recomputed));
+        const Built before = build(strategy, 4, 4, options, {}, frozen(blocks));
+        options.input_gradients = true;
+        const Built b = build(strategy, 4, 4, options, {}, frozen(blocks));
+        BOOST_TEST(before.plan.input_gradients.empty());
+        BOOST_TEST(count(b.plan.input_gradients, kinds::block_backward_for_inputs) == 4u);
+        for (const Operation& op : b.plan.input_gradients) BOOST_TEST(!op.find(OperandName::gradients));
+        BOOST_TEST((b.plan.peak_bytes > before.plan.peak_bytes) == (blocks > 0));
+        BOOST_TEST(b.plan.update.size() == before.plan.update.size());
+      }
+}
+
 BOOST_AUTO_TEST_CASE(a_broken_plan_is_named) {
   using namespace kinds;
   using enum OperandName;
   const PlanOptions two = {.micro_batches = 2};
   check_complaint(complaint("full", two, [](Plan&) {}), "sound");
-  check_complaint(complaint("full", two, [](Plan& p) { p.evaluation.push_back(operation(p, optimizer)); }), "changes ");
+  const PlanOptions with_inputs = {.input_gradients = true};
+  check_complaint(complaint("full", with_inputs,
+                            [](Plan& p) {
+                              std::erase_if(p.input_gradients, [](const Operation& op) {
+                                return op.kind == &block_backward_for_inputs && op.block == 0;
+                              });
+                            }),
+                  "does not leave the gradient of the inputs");
+  check_complaint(complaint("full", with_inputs, [](Plan& p) { p.evaluation.push_back(operation(p, optimizer)); }), "changes ");
   // Order.
   check_complaint(complaint("full", two, [](Plan& p) { operation(p, block_forward).waits.clear(); }),
                   "does not wait for operation");

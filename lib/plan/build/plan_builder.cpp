@@ -81,10 +81,11 @@ class Builder {
     }
     micro_batch_ = 0;
     emit(plan_.evaluation, evaluation_visits());
+    if (options_.input_gradients) emit(plan_.input_gradients, visits_for_inputs());
     if (decodes()) emit(plan_.decoding, decoding_visits(), kinds::read_rows);
     updates_.append_publish();
     add_loads(plan_);
-    for (auto* list : {&plan_.update, &plan_.evaluation, &plan_.decoding, &plan_.publish}) {
+    for (auto* list : {&plan_.update, &plan_.evaluation, &plan_.input_gradients, &plan_.decoding, &plan_.publish}) {
       derive_waits(*list, plan_.buffers.size());
       derive_lifetimes(*list, plan_.buffers);
     }
@@ -422,7 +423,7 @@ class Builder {
       at(bytes, i) = std::max(at(bytes, i), at(kept, b));
     }
     for (int i = 1; options_.training && i < static_cast<int>(bytes.size()); ++i)
-      if (!recomputes() && recomputed_blocks() + i < first_backward_block())  // backward does not reach this block
+      if (!recomputes() && recomputed_blocks() + i < first_block_of_any_backward())  // it does not reach this block
         saved_.push_back(saved_.front());
       else
         saved_.push_back(add_activation(format("saved{}", i), at(bytes, i)));
@@ -481,6 +482,8 @@ class Builder {
   /// The block at which backward ends. Backward goes from the last block to the first trained block, or to block 0 if the
   /// embedding is trained.
   int first_backward_block() const { return std::max(lowest_trained_, 1) - 1; }
+  /// The same for all lists.
+  int first_block_of_any_backward() const { return options_.input_gradients ? 0 : first_backward_block(); }
   bool recomputed(int block) const { return block < recomputed_blocks(); }
   /// The slots of unreduced gradients. At one rank a slot is only rounded or added to a sum. If the next block is recomputed in
   /// the meantime, a second slot saves no time.
@@ -549,20 +552,31 @@ class Builder {
   }
 
   std::vector<Visit> update_visits() const {
+    const int last = lowest_trained_ < head_stage() ? first_backward_block() : blocks_;
+    std::vector<Visit> visits = forward_and_backward(kinds::head, kinds::block_backward, Pass::backward, last);
+    if (lowest_trained_ > 0) return visits;
+    visits.push_back(visit(kinds::embedding_backward, 0, Pass::backward, {}));
+    visits.back().reads_parameters = sizes_.first_backward_reads;
+    return visits;
+  }
+
+  /// The pass `again` reads parameters as backward does, and contributes to no gradients.
+  std::vector<Visit> visits_for_inputs() const {
+    return forward_and_backward(kinds::head_for_inputs, kinds::block_backward_for_inputs, Pass::again, 0);
+  }
+
+  /// The visits of a micro-batch to the head, and back to block `last`. `pass` is that of these two kinds.
+  std::vector<Visit> forward_and_backward(const Kind& head, const Kind& backward, Pass pass, int last) const {
     std::vector<Visit> visits = {embedding_forward(x(0))};
     for (int b = 0; b < blocks_; ++b) visits.push_back(block_forward(b, x(b), x(b + 1), saved(b)));
-    visits.push_back(visit(kinds::head, head_stage(), Pass::backward, {{OperandName::x, x(blocks_)}}));
-    for (int b = blocks_ - 1; b >= first_backward_block() && lowest_trained_ < head_stage(); --b) {
+    visits.push_back(visit(head, head_stage(), pass, {{OperandName::x, x(blocks_)}}));
+    for (int b = blocks_ - 1; b >= last; --b) {
       if (recomputed(b) && (b + 1) % segment() == 0) add_recomputation(visits, b + 1 - segment(), b);
       if (recomputes_cheap() && b + 1 < blocks_)  // forward has computed the last block's activations in `cheap` last
         visits.push_back(
             visit(kinds::recompute_cheap, b + 1, Pass::again, {{OperandName::x, x(b)}, {OperandName::saved, saved(b)}}));
-      visits.push_back(visit(kinds::block_backward, b + 1, Pass::backward,
-                             {{OperandName::x, x_in_backward(b)}, {OperandName::saved, saved(b)}}));
+      visits.push_back(visit(backward, b + 1, pass, {{OperandName::x, x_in_backward(b)}, {OperandName::saved, saved(b)}}));
     }
-    if (lowest_trained_ > 0) return visits;
-    visits.push_back(visit(kinds::embedding_backward, 0, Pass::backward, {}));
-    visits.back().reads_parameters = sizes_.first_backward_reads;
     return visits;
   }
 

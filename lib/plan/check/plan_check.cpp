@@ -210,8 +210,7 @@ class ListChecker : private CheckedList {
           fail(i, format("uses {}, which is not acquired yet or already freed", name(operand.place)));
       for (const BufferId id : op.frees) live.erase(id), bytes -= buffer(id).bytes;
     }
-    const bool is_main = &list_ == (plan_.update.empty() ? &plan_.evaluation : &plan_.update);
-    if (is_main ? peak != plan_.peak_bytes : peak > plan_.peak_bytes)
+    if (&list_ == &plan_.main_list() ? peak != plan_.peak_bytes : peak > plan_.peak_bytes)
       fail(0, format("starts a list with a peak of {} bytes, but the peak of the plan is {} bytes", peak, plan_.peak_bytes));
   }
 };

@@ -64,6 +64,7 @@ struct RankFacts {
   std::vector<std::byte*> memory;        // address of each buffer; null if its storage has none
   std::vector<const void*> weights;      // address of each parameter when its unit is gathered
   std::vector<float*> gradients;         // address of each parameter's gradient
+  std::vector<float*> no_gradients;      // null for each parameter
   std::vector<UnitParts> parts;          // this rank's part of each unit
   std::vector<std::vector<int>> owners;  // owners of each unit's matrices, if its rule works on whole matrices
 
