@@ -161,7 +161,10 @@ TokenData::~TokenData() = default;
 void TokenData::read(const Batch& batch) const {
   const auto tokens = batch.tokens(), labels = batch.labels();
   if (tokens.size() != parts_->cut.B * parts_->cut.T || batch.micro_batch() >= parts_->cut.K)
-    throw UserError("the batch belongs to another model than this TokenData; make a TokenData for each model");
+    throw UserError(
+        "the batch belongs to another model than this TokenData, or to an evaluation with eval_batch_size; make a TokenData "
+        "for "
+        "each model, and give it to evaluate()");
   parts_->batches.read(parts_->position.sequences, batch.micro_batch(), tokens.data(), labels.data());
 }
 

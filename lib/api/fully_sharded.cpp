@@ -173,7 +173,6 @@ TrainOptions train_options_of(const FsdpOptions& o, DeviceKind kind, int ranks, 
         o.optimizer));
   text_of(o.param_groups);
   options.sharding.optimizer.groups = o.param_groups;
-  options.sharding.batch.ranks = static_cast<std::size_t>(std::max(ranks, 1));
   options.sharding.wrap.unit_per_match = true;
   options.sharding.patterns.freeze = o.freeze;
   options.sharding.patterns.train_only = o.train_only;
@@ -181,6 +180,11 @@ TrainOptions train_options_of(const FsdpOptions& o, DeviceKind kind, int ranks, 
   options.sharding = options_for(kind, std::move(options.sharding));
   if (options.chooses_blocks) options.recompute_to_fit = options.memory_limit;
   if (o.generate_positions > 0) options.sharding.plan.cache = {o.batch_size, o.generate_positions};
+  if (o.eval_batch_size > (std::size_t{1} << 30) / options.sharding.batch.T)
+    throw UserError(
+        format("eval_batch_size {} with sequence_length {} is too large (a batch has 2^30 rows at most); lower one of them",
+               as_given(o.eval_batch_size), options.sharding.batch.T));
+  options.sharding.evaluated_sequences = o.eval_batch_size;
   return options;
 }
 
@@ -203,12 +207,29 @@ void require_transformer(const Model& model, const TrainOptions& o) {
   refuse(o.sharding.plan.cache.positions > 0, "generate_positions", "leave it out, because a Sequential generates no texts");
 }
 
+/// check_sharding(), also for the batches of evaluations.
+void check_batches(const Model& model, const ShardingOptions& sharding, int ranks) {
+  check_sharding(model, sharding, ranks);
+  const BatchShape evaluated = sharding.evaluated();
+  if (evaluated.B == sharding.batch.B) return;
+  try {
+    model.check_batch(evaluated, sharding.types.parameter, sharding.plan.cache);
+  } catch (const UserError& error) {
+    throw UserError(format("with eval_batch_size {}: {}", evaluated.B, error.what()));
+  }
+}
+
 /// Returns how many numbers (integers or fp32) the inputs and targets of a micro-batch have.
 std::size_t numbers_of_batch(const RowSizes& rows, BatchShape shape) { return shape.rows() * (rows.inputs + rows.targets); }
+/// Returns the same for all micro-batches of an update, or for the batch of an evaluation if that has more.
+std::size_t numbers_of_batches(const RowSizes& rows, const ShardingOptions& sharding) {
+  return std::max(sharding.plan.micro_batches * numbers_of_batch(rows, sharding.batch),
+                  numbers_of_batch(rows, sharding.evaluated()));
+}
 
 /// Adds to `account` the memory into which the program writes batches.
 MemoryUse memory_of(MemoryAccount account, const RowSizes& rows, const ShardingOptions& sharding) {
-  account.batch += sharding.plan.micro_batches * numbers_of_batch(rows, sharding.batch) * sizeof(std::int32_t);
+  account.batch += numbers_of_batches(rows, sharding) * sizeof(std::int32_t);
   MemoryUse use;
   const auto add = [&](std::string_view name, std::size_t bytes, bool on_host = false) {
     if (bytes > 0)
@@ -374,6 +395,7 @@ MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& opti
     if (ranks < 1) throw UserError(format("{} ranks cannot hold a model; ask for at least 1", ranks));
     if (threads < 1) throw UserError(format("{} threads cannot compute; ask for at least 1", threads));
     DeviceTraits traits = traits_of(kind, threads);
+    traits.ranks = static_cast<std::size_t>(ranks);
     auto built = model.build(traits);
     require_transformer(*built, trained);
     if (const TransformerConfig* const config = built->transformer_config) {
@@ -381,7 +403,7 @@ MemoryUse estimate_memory(const ModelDescription& model, const FsdpOptions& opti
           plan_attention(trained.attention_backend, *config, sharding, trained.attention_dropout, kind).cudnn_head_size;
       if (traits.cudnn_head_size > 0) built = model.build(traits);
     }
-    check_sharding(*built, sharding, ranks);
+    check_batches(*built, sharding, ranks);
     if (trained.recompute_num_layers == "auto" && trained.memory_limit == 0)
       throw UserError(
           "recompute_num_layers \"auto\" takes the memory that is free in a job (here is none); give memory_limit, or a "
@@ -476,7 +498,7 @@ struct FullyShardedDataParallel::Parts {
       adapted = config;
     if (!user_options.norm_patterns.empty()) agree(world, [&] { set_norms(user_options); });
     engine.allocate(*job->rank.device);
-    batch.resize(sharding.plan.micro_batches * numbers_of_batch());
+    batch.resize(numbers_of_batches(rows, sharding));
     if (adapted) return;  // the base model and initial adapters come from load_full() or load()
     executor().initialize_parameters(options.seed);
     if (engine.keeps_average()) executor().begin_average();
@@ -485,6 +507,7 @@ struct FullyShardedDataParallel::Parts {
 
   std::shared_ptr<const Model> checked_model(const ModelDescription& description, const FsdpOptions& user_options) {
     DeviceTraits traits = traits_of(job->rank.device->kind(), job->rank.cpus.threads);
+    traits.ranks = static_cast<std::size_t>(world.size());
     auto model = agree(world, [&] {
       auto built = description.build(traits);
       require_transformer(*built, options);
@@ -492,10 +515,11 @@ struct FullyShardedDataParallel::Parts {
     });
     require_same_everywhere(
         *model, fields_of(user_options),
-        format("{}{}generate_positions {}\nbackground_saves {}\nnorm_patterns {}\ncheck_first_update {}\n",
-               text_of(user_options.param_groups), description.text(), user_options.generate_positions,
-               user_options.background_saves, fmt::join(user_options.norm_patterns, " "), user_options.check_first_update));
-    agree(world, [&] { check_sharding(*model, options.sharding, world.size()); });
+        format("{}{}eval_batch_size {}\ngenerate_positions {}\nbackground_saves {}\nnorm_patterns {}\ncheck_first_update {}\n",
+               text_of(user_options.param_groups), description.text(), user_options.eval_batch_size,
+               user_options.generate_positions, user_options.background_saves, fmt::join(user_options.norm_patterns, " "),
+               user_options.check_first_update));
+    agree(world, [&] { check_batches(*model, options.sharding, world.size()); });
     if (!model->transformer_config) return model;
     const AttentionChoice attention = choose_attention(options.attention_backend, *model->transformer_config, options.sharding,
                                                        options.attention_dropout, *job->rank.device, world);
@@ -557,8 +581,9 @@ struct FullyShardedDataParallel::Parts {
         if (engine.is_lost())
           agree(world, [&] {
             throw UserError(
-                "freeze() or unfreeze() failed, and there was too little memory to undo it; make a new object, and load() a "
-                "checkpoint");
+                "freeze(), unfreeze() or input_gradients() failed, and there was too little memory to undo it; make a new "
+                "object, "
+                "and load() a checkpoint");
           });
         if (adapted && !engine.base && needs == Needs::base_model)
           agree(world, [&] {
@@ -583,6 +608,8 @@ struct FullyShardedDataParallel::Parts {
   /// Throws CollectiveError if the average is asked for and cannot be used. Collective.
   void require_evaluation(bool use_ema, bool of_outputs);
   std::vector<float> outputs_of(const std::string& layer, bool use_ema);
+  std::vector<float> floats_of(const MemoryView& view) const;
+  std::vector<float> input_gradients(const FillBatch& fill);
   void load(std::unique_ptr<CheckpointReader> checkpoint);
   /// `adapters`: the checkpoint that will be loaded over this base model; null if there is none.
   LoadResult load_full(const std::filesystem::path& path, const LoadOptions& how, const CheckpointReader* adapters = nullptr);
@@ -623,8 +650,8 @@ struct FullyShardedDataParallel::Parts {
     }
     return selected;
   }
-  std::size_t inputs_of_batch() const { return sharding.batch.rows() * rows.inputs; }
-  std::size_t numbers_of_batch() const { return fsdp::numbers_of_batch(rows, sharding.batch); }
+  std::size_t inputs_of_batch() const { return shape.rows() * rows.inputs; }
+  std::size_t numbers_of_batch() const { return fsdp::numbers_of_batch(rows, shape); }
 
   std::pair<std::span<std::int32_t>, std::span<std::int32_t>> halves_of_batch(std::size_t k) {
     std::int32_t* const numbers = batch.data() + k * numbers_of_batch();
@@ -640,9 +667,16 @@ struct FullyShardedDataParallel::Parts {
     double rows, weight;
   };
   enum class Labels { used, unused };
-  /// Calls `fill` for `count` micro-batches. Returns what counts in the loss. Checks that `learning_rate` is the same on all
-  /// ranks. Collective.
-  Counted fill_batches(std::size_t count, const FillBatch& fill, double learning_rate = 0, Labels labels = Labels::used) {
+  /// Calls `fill` for the batch of an evaluation, as fill_batches() does.
+  Counted fill_evaluated(const FillBatch& fill, Labels labels = Labels::used) {
+    return fill_batches(1, sharding.evaluated(), fill, 0, labels);
+  }
+  /// Calls `fill` for `count` batches of this shape. Returns what counts in the loss. Checks that `learning_rate` is the same
+  /// on all ranks. Collective.
+  Counted fill_batches(std::size_t count, BatchShape of_each, const FillBatch& fill, double learning_rate = 0,
+                       Labels labels = Labels::used) {
+    shape = of_each;
+    std::size_t& filled = shape.B == sharding.batch.B ? filled_for_updates : filled_for_evaluations;
     std::int64_t counted = 0;
     kernels::LossSum weights;
     agree(world, [&] {
@@ -654,7 +688,7 @@ struct FullyShardedDataParallel::Parts {
         if (labels == Labels::unused) std::fill(targets.begin(), targets.end(), rows.labels ? -1 : 0);
         const bool checks = checks_first && k >= filled;  // no function has written this memory yet
         const auto tensor = [&](std::span<std::int32_t> numbers, std::size_t columns) {
-          return Tensor{numbers.data(), sharding.batch.rows(), columns, columns};
+          return Tensor{numbers.data(), shape.rows(), columns, columns};
         };
         if (checks) fill_unwritten(tensor(inputs, rows.inputs), Unwritten::batch);
         if (checks && labels == Labels::used) fill_unwritten(tensor(targets, rows.targets), Unwritten::batch);
@@ -677,7 +711,7 @@ struct FullyShardedDataParallel::Parts {
           require_below(targets, rows.classes, true, "label");
           counted += count_rows(targets, weights);
         } else {
-          counted += narrow<std::int64_t>(sharding.batch.rows());
+          counted += narrow<std::int64_t>(shape.rows());
         }
       }
     });
@@ -776,8 +810,10 @@ struct FullyShardedDataParallel::Parts {
   Proof* proof = nullptr;                // of its layers, if the first update is checked
   bool update_is_proven = false, evaluation_is_proven = false;
   std::vector<std::int32_t> batch;  // for each micro-batch the inputs, then the targets
-  std::size_t filled = 0;           // the micro-batches whose memory a function has written once
-  bool has_targets = true;          // false: it has not written their numeric targets
+  BatchShape shape;                 // of each of them
+  // The batches whose memory a function has written once. Evaluations with another shape have a number of their own.
+  std::size_t filled_for_updates = 0, filled_for_evaluations = 0;
+  bool has_targets = true;  // false: it has not written their numeric targets
   const BatchReader reader = [this](std::size_t k, std::int32_t* inputs, std::int32_t* targets) {
     copy_batch(k, inputs, targets);
   };
@@ -826,24 +862,57 @@ void FullyShardedDataParallel::Parts::require_same_function() {
 /// Runs forward over the batch that was filled. Returns the outputs of a layer, or of the last one if `layer` is empty.
 std::vector<float> FullyShardedDataParallel::Parts::outputs_of(const std::string& layer, bool use_ema) {
   const auto& chain = static_cast<const Chain&>(engine.model().model());
-  std::size_t stage = chain.blocks.size();
+  FoundLayer found = {chain.blocks.size()};
   if (!layer.empty()) {
     require_same_lines(world, layer, "name different layers", "they run one forward pass");
-    agree(world, [&] { stage = chain.stage_of(layer); });
+    agree(world, [&] { found = chain.find_layer(layer); });
   }
   std::vector<float> outputs;
+  InnerOutput inner{found.place.value_or(0)};
   engine.with(weights_of(use_ema), [&] {
-    const auto take = [&](const MemoryView& view) {
-      with_element(sharding.types.parameter, [&]<class E>() {
-        outputs.reserve(view.bytes() / sizeof(E));
-        view.visit<E>(0, view.bytes() / sizeof(E), [&](const E* values, std::size_t n) {
-          std::transform(values, values + n, std::back_inserter(outputs), [](E value) { return static_cast<float>(value); });
-        });
-      });
-    };
-    evaluate([&] { executor().evaluate_stage(reader, stage, take); });
+    evaluate([&] {
+      executor().evaluate_stage(
+          reader, found.stage, [&](const MemoryView& view) { outputs = found.place ? outputs : floats_of(view); },
+          found.place ? &inner : nullptr);
+    });
+  });
+  if (!found.place) return outputs;
+  agree(world, [&] {
+    require_user(!inner.numbers.empty(),
+                 format("the layer '{}' has no outputs (the layer around it has not run it); name another layer", layer));
+  });
+  with_element(sharding.types.parameter, [&]<class E>() {
+    outputs.resize(inner.numbers.size() / sizeof(E));
+    const auto* const values = reinterpret_cast<const E*>(inner.numbers.data());
+    std::transform(values, values + outputs.size(), outputs.begin(), [](E value) { return static_cast<float>(value); });
   });
   return outputs;
+}
+
+/// Converts activations to fp32.
+std::vector<float> FullyShardedDataParallel::Parts::floats_of(const MemoryView& view) const {
+  std::vector<float> numbers;
+  with_element(sharding.types.parameter, [&]<class E>() {
+    numbers.reserve(view.bytes() / sizeof(E));
+    view.visit<E>(0, view.bytes() / sizeof(E), [&](const E* values, std::size_t n) {
+      std::transform(values, values + n, std::back_inserter(numbers), [](E value) { return static_cast<float>(value); });
+    });
+  });
+  return numbers;
+}
+
+std::vector<float> FullyShardedDataParallel::Parts::input_gradients(const FillBatch& fill) {
+  agree(world, [&] {
+    require_user(!rows.tokens, "input_gradients() is for models of numbers (tokens have no gradient); leave it out");
+  });
+  const double counted = fill_batches(1, sharding.batch, fill).weight;
+  norms.reset();
+  engine.plan_input_gradients();
+  const double loss_scale = engine.next_update(0, counted).loss_scale;
+  std::vector<float> gradients;
+  executor().input_gradients(reader, counted, loss_scale, [&](const MemoryView& view) { gradients = floats_of(view); });
+  for (float& gradient : gradients) gradient = static_cast<float>(gradient / loss_scale);
+  return gradients;
 }
 
 void FullyShardedDataParallel::Parts::require_evaluation(bool use_ema, bool of_outputs) {
@@ -1014,7 +1083,7 @@ FullyShardedDataParallel::~FullyShardedDataParallel() = default;
 StepResult FullyShardedDataParallel::step(double learning_rate, const FillBatch& fill) {
   return parts_->call(__func__, [&](Parts& p) {
     const Timer timer;
-    const Parts::Counted counted = p.fill_batches(p.sharding.plan.micro_batches, fill, learning_rate);
+    const Parts::Counted counted = p.fill_batches(p.sharding.plan.micro_batches, p.sharding.batch, fill, learning_rate);
     const UpdateScalars scalars = p.engine.next_update(learning_rate, counted.weight);
     const UpdateResult result = p.run_update(scalars);
     const Verdict verdict = p.engine.judge(result, counted.rows);
@@ -1046,8 +1115,9 @@ double FullyShardedDataParallel::evaluate(const TokenData& data, bool use_ema) {
       require_user(!p.loss_of_layers || p.loss_of_layers->ignore_index() < 0,
                    "evaluate() over token data does not know ignore_index; call evaluate() with a function that fills batches");
       const std::size_t vocabulary = vocabulary_of(p.rows);  // each token is a label, too
-      return ValidBatches(samples, batch_cut(p.sharding, p.world),
-                          p.rows.classes > 0 ? std::min(vocabulary, p.rows.classes) : vocabulary);
+      BatchCut cut = batch_cut(p.sharding, p.world);
+      cut.B = p.sharding.evaluated().B;
+      return ValidBatches(samples, cut, p.rows.classes > 0 ? std::min(vocabulary, p.rows.classes) : vocabulary);
     });
     double loss = 0;
     p.engine.with(weights_of(use_ema), [&] { p.evaluate([&] { loss = mean_loss(p.executor(), batches, p.world)->loss; }); });
@@ -1058,7 +1128,7 @@ double FullyShardedDataParallel::evaluate(const TokenData& data, bool use_ema) {
 double FullyShardedDataParallel::evaluate(const FillBatch& fill, bool use_ema) {
   return parts_->call(__func__, [&](Parts& p) {
     p.require_evaluation(use_ema, false);
-    const double counted = p.fill_batches(1, fill).weight;
+    const double counted = p.fill_evaluated(fill).weight;
     kernels::LossSum sum;
     p.engine.with(weights_of(use_ema), [&] { p.evaluate([&] { sum = p.executor().evaluate(p.reader); }); });
     return all_ranks(sum, p.world).value() / counted;
@@ -1068,7 +1138,7 @@ double FullyShardedDataParallel::evaluate(const FillBatch& fill, bool use_ema) {
 std::vector<float> FullyShardedDataParallel::predict(const FillBatch& fill, bool use_ema) {
   return parts_->call(__func__, [&](Parts& p) {
     p.require_evaluation(use_ema, true);
-    p.fill_batches(1, fill, 0, Parts::Labels::unused);
+    p.fill_evaluated(fill, Parts::Labels::unused);
     return p.outputs_of("", use_ema);
   });
 }
@@ -1077,16 +1147,20 @@ std::vector<float> FullyShardedDataParallel::predict_layer(const std::string& la
   return parts_->call(__func__, [&](Parts& p) {
     agree(p.world, [&] { require_user(!layer.empty(), "the name of the layer is empty; give a name"); });
     p.require_evaluation(use_ema, true);
-    p.fill_batches(1, fill, 0, Parts::Labels::unused);
+    p.fill_evaluated(fill, Parts::Labels::unused);
     return p.outputs_of(layer, use_ema);
   });
+}
+
+std::vector<float> FullyShardedDataParallel::input_gradients(const FillBatch& fill) {
+  return parts_->call(__func__, [&](Parts& p) { return p.input_gradients(fill); });
 }
 
 double FullyShardedDataParallel::measure(const Metric& metric, const FillBatch& fill, bool use_ema) {
   return parts_->call(__func__, [&](Parts& p) {
     p.require_evaluation(use_ema, true);
     agree(p.world, [&] { require_user(metric != nullptr, "the metric is null; give a function"); });
-    const double counted = p.fill_batches(1, fill).rows;
+    const double counted = p.fill_evaluated(fill).rows;
     const std::vector<float> outputs = p.outputs_of("", use_ema);
     double sum = 0;
     agree(p.world, [&] { sum = metric(outputs, p.batch_at(0)); });

@@ -151,11 +151,13 @@ struct FsdpOptions {
   bool check_first_update = true;             // find mistakes in layers, loss and batches: docs/api.md, "The first update"
   std::uint64_t seed = 1;                     // for initial weights, dropout and stochastic rounding; 32 bits
   std::size_t generate_positions = 0;         // for TextGenerator: the most tokens of a prompt and its text; 0: none
-  bool background_saves = false;              // save() copies the state, and returns while a thread writes the copy
+  std::size_t eval_batch_size = 0;  // sequences (or examples) per rank in evaluate(), predict() and the like; 0: batch_size
+  bool background_saves = false;    // save() copies the state, and returns while a thread writes the copy
 };
 
 /// The memory into which the user writes a micro-batch: one row for each position of each sequence, sequence after sequence. R
-/// is the number of rows. If the model does not take a kind of data, the function for it throws UserError.
+/// is the number of rows: batch_size * sequence_length, or eval_batch_size * sequence_length in evaluate(), predict(),
+/// predict_layer() and measure(). If the model does not take a kind of data, the function for it throws UserError.
 class Batch {
  public:
   Batch(std::size_t micro_batch, std::span<std::int32_t> inputs, std::span<std::int32_t> targets, bool tokens, bool labels)
@@ -232,9 +234,15 @@ class FullyShardedDataParallel {
   /// inputs of the loss], converted to fp32. `fill` need not write labels or targets. Throws CollectiveError if the model is a
   /// TransformerDescription.
   std::vector<float> predict(const FillBatch& fill, bool use_ema = false);
-  /// As predict(), for the outputs of the layer that add() has given this name, or of layer i of a repeat() by the name
-  /// "NAME.i".
+  /// As predict(), for the outputs of the layer with this name: that of add(), "NAME.i" for layer i of a repeat(), or the name
+  /// of a layer inside others ("blocks.3.mlp.up"), as in the names of parameters. The model runs up to the layer of add() that
+  /// contains it. If that runs the layer more than once, the last outputs are returned.
   std::vector<float> predict_layer(const std::string& layer, const FillBatch& fill, bool use_ema = false);
+  /// Returns the gradient of evaluate()'s mean loss with respect to this rank's numbers of the input, [R, inputs of the first
+  /// layer], for a batch of batch_size. As in evaluate(), nothing is dropped. The model and its gradients stay as they are. The
+  /// first call makes a new plan, with the memory for a backward pass through all layers, as freeze() does. Throws
+  /// CollectiveError if the model takes tokens, or if there is too little memory.
+  std::vector<float> input_gradients(const FillBatch& fill);
   /// As predict(); returns the sum of `metric` over all ranks, divided by the number of rows that count (those without a
   /// negative label). It is the same number on all ranks, and does not depend on the strategy.
   double measure(const Metric& metric, const FillBatch& fill, bool use_ema = false);
@@ -248,9 +256,10 @@ class FullyShardedDataParallel {
   /// the path and the checksum of the base model.
   ///
   /// With FsdpOptions::background_saves, the function returns as soon as the state is copied. The step is complete when the
-  /// next save(), load(), restore(), freeze() or finish_save() or the destructor returns. The functions throw an error of the
-  /// save, and the destructor prints a warning. The destructor waits at most JobOptions::timeout_s. While an exception is
-  /// thrown, it does not wait for other ranks: the step may then remain incomplete, and load() ignores it.
+  /// next save(), load(), restore(), freeze() or finish_save(), the first input_gradients() or the destructor returns. The
+  /// functions throw an error of the save, and the destructor prints a warning. The destructor waits at most
+  /// JobOptions::timeout_s. While an exception is thrown, it does not wait for other ranks: the step may then remain
+  /// incomplete, and load() ignores it.
   std::filesystem::path save(const std::filesystem::path& folder);
   std::filesystem::path save(const std::filesystem::path& folder, const CheckpointOptions& options);
   /// Waits until the save under way is complete; returns at once if there is none.

@@ -33,6 +33,8 @@ struct DeviceTraits {
   DeviceKind kind = DeviceKind::cpu;
   /// On a CPU: the number of threads of a rank. Each thread has its own scratch memory.
   std::size_t threads = 1;
+  /// The number of ranks of the job. Only a loss that sees the rows of all ranks depends on it.
+  std::size_t ranks = 1;
   /// The size in bytes, counted in fp32, of the pieces in which the LM head computes the logits, and recomputed blocks compute
   /// their MLP. A piece has at least `piece_rows` rows. The backward pass of each piece updates whole gradients of weights, so
   /// a few large pieces are better.

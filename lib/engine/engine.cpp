@@ -114,7 +114,16 @@ void Engine::freeze(const std::map<std::string, bool>& frozen) {
   agree(world_, [&] { check_sharding(*described_, after, world_.size()); });
   auto trains = after.patterns.frozen;
   trains.flip();
-  if (trains == trained) return;
+  if (trains != trained) change_plan(std::move(after));
+}
+
+void Engine::plan_input_gradients() {
+  ShardingOptions after = options_.sharding;
+  if (!std::exchange(after.plan.input_gradients, true)) change_plan(std::move(after));
+}
+
+void Engine::change_plan(ShardingOptions after) {
+  const std::vector<bool> trained = model_->layout().trained();
   saver_.finish();
   const HostStates states = agree(world_, [&] { return HostStates(*model_); });
   const ShardingOptions before = std::exchange(options_.sharding, std::move(after));

@@ -44,6 +44,8 @@ class Engine {
   /// Makes a new plan, in which the parameters are frozen (true) or trained (false) as named; others stay as they are. The
   /// states keep their bits. After an error, the earlier plan is used again; is_lost() returns true if even that failed.
   void freeze(const std::map<std::string, bool>& frozen);
+  /// Makes a new plan, which has Plan::input_gradients, in the same way; does nothing if the plan has it.
+  void plan_input_gradients();
   bool is_lost() const { return is_lost_; }
 
   /// The numbers of the next update. `tokens`: the targets that count (or their weights), on all ranks. Not collective.
@@ -87,6 +89,7 @@ class Engine {
   /// Chooses what fits the memory that the options allow: sharding.plan.recomputed_blocks, and the model that is returned.
   std::shared_ptr<const Model> fit_memory();
   void publish();
+  void change_plan(ShardingOptions after);
   void swap_average() {
     executor().swap_average();
     executor().publish_parameters();

@@ -17,7 +17,8 @@ std::optional<MeanLoss> mean_loss(Executor& executor, const ValidBatches& batche
                                   const std::function<void(std::size_t done)>& progress, const std::function<bool()>& stop,
                                   const TakeLosses& take) {
   LossSum sum;
-  std::vector<std::int32_t> taken(take ? executor.batch().inputs / sizeof(std::int32_t) : 0);  // the targets of a batch
+  const std::size_t of_batch = executor.evaluated_batch().inputs / sizeof(std::int32_t);
+  std::vector<std::int32_t> taken(take ? of_batch : 0);  // the targets of a batch
   std::vector<float> losses(taken.size());
   std::exception_ptr problem;
   for (std::size_t b = 0; b < batches.batches(); ++b) {

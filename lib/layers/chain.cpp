@@ -288,15 +288,28 @@ void Chain::find_ties() {
   visit(first_);
 }
 
-std::size_t Chain::stage_of(const std::string& layer) const {
-  if (first_.layer && first_.name == layer) return 0;
-  std::string all = first_.layer ? first_.name : "";
-  for (std::size_t b = 0; b < blocks_.size(); ++b) {
-    if (blocks_[b].name == layer) return b + 1;
-    if (b < 8) all += (all.empty() ? "" : ", ") + blocks_[b].name;
-  }
-  throw UserError(
-      format("the model has no layer '{}' (it has {}{}); give one of these", layer, all, blocks_.size() > 8 ? ", ..." : ""));
+FoundLayer Chain::find_layer(const std::string& layer) const {
+  std::vector<std::string> outer, inner;  // the names of all, and of those inside the stage that `layer` could be in
+  std::vector<FoundLayer> found;
+  const auto visit = [&](const Part& part, std::size_t stage) {
+    outer.push_back(part.name);
+    if (part.name == layer) found.push_back({stage});
+    if (!layer.starts_with(part.name + ".")) return;
+    for (const std::string& name : inner_names(part.name, *part.layer)) {
+      if (name == layer) found.push_back({stage, place_of(name)});
+      inner.push_back(name);
+    }
+  };
+  if (first_.layer) visit(first_, 0);
+  for (std::size_t b = 0; b < blocks_.size(); ++b) visit(blocks_[b], b + 1);
+  if (found.size() > 1)
+    throw UserError(
+        format("the model has {} layers '{}' (one is inside another with a shorter name); rename one", found.size(), layer));
+  if (found.size() == 1) return found.front();
+  constexpr std::size_t most = 8;
+  const std::vector<std::string>& all = inner.empty() ? outer : inner;
+  throw UserError(format("the model has no layer '{}' (it has {}{}); give one of these", layer,
+                         fmt::join(std::span(all).first(std::min(most, all.size())), ", "), all.size() > most ? ", ..." : ""));
 }
 
 ModelSizes Chain::sizes(BatchShape shape, DType type, const kernels::CacheShape&) const {
@@ -306,7 +319,7 @@ ModelSizes Chain::sizes(BatchShape shape, DType type, const kernels::CacheShape&
                    .first_backward_reads = first_.layer && !is_of_embeddings(*first_.layer),
                    .inputs = R * row_sizes.inputs * sizeof(float),
                    .targets = R * loss_->targets() * sizeof(float),
-                   .gathered_from = sees_all_ranks ? shape.ranks : 0,
+                   .gathered_from = sees_all_ranks ? device_.ranks : 0,
                    .type = type,
                    .losses = R * sizeof(float),
                    .stages = parameters_by_stage()};
@@ -361,6 +374,7 @@ P Chain::pass_of(const StageContext& context, const Part& part, const void* x) c
     pass.x = dense(const_cast<void*>(x), pass.rows(), layer ? layer->inputs() : loss_->inputs(), context.type);
   pass.update = context.dropout.update, pass.first_sequence = context.dropout.first_sequence, pass.seed = context.dropout.seed;
   pass.place = place_of(part.name);
+  pass.inner = context.inner;
   pass.scratch = dense(context.scratch + scratch.own, pass.rows(), layer ? layer->scratch() : loss_->scratch(), context.type);
   pass.stream = &context.stream;
   pass.sums = context.scratch + scratch.sums, pass.unwanted = context.scratch + scratch.unwanted;
@@ -437,8 +451,8 @@ void Chain::evaluate(const StageContext& context, const void* x, const std::int3
   if (dx) pass.dx = dense(dx, R, loss_->inputs(), context.type);
   if (sees_all_ranks) {
     const RowsOfAllRanks& of = context.all;
-    const std::size_t rows = context.shape.ranks * R, numbers = rows * loss_->targets();
-    pass.ranks = context.shape.ranks, pass.first_row = of.rank * R;
+    const std::size_t rows = device_.ranks * R, numbers = rows * loss_->targets();
+    pass.ranks = device_.ranks, pass.first_row = of.rank * R;
     pass.all = dense(const_cast<void*>(of.outputs), rows, loss_->inputs(), context.type);
     if (dx) pass.d_all = dense(of.gradient, rows, loss_->inputs(), DType::f32);
     if (loss_->takes_labels())

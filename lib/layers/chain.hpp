@@ -20,6 +20,12 @@ struct TiedParameters {
   std::string name, same_as;
 };
 
+/// A layer of a model: the stage that it is (0 for one that takes tokens, 1 + b for block b), or the stage that it is inside.
+struct FoundLayer {
+  std::size_t stage;
+  std::optional<std::uint64_t> place = {};  // of a layer inside the stage: Pass::place
+};
+
 class Chain final : public Model {
  public:
   /// If the first layer takes tokens, it is the first stage. Else the first stage copies the numbers of the batch, and all
@@ -36,8 +42,8 @@ class Chain final : public Model {
   Proof& proof() const { return *proof_; }
   /// Returns true if all layers and the loss support this type.
   bool works_in(DType type) const;
-  /// The stage of a layer: 0 for one that takes tokens, 1 + b for block b. Throws UserError if there is none of that name.
-  std::size_t stage_of(const std::string& layer) const;
+  /// Throws UserError if there is no layer of that name, also inside others, or if there are several.
+  FoundLayer find_layer(const std::string& layer) const;
 
  private:
   /// A layer or the loss, with its parameters, and the index of each among the parameters of the model. adds[i]: backward of a

@@ -10,6 +10,7 @@
 #include "layers/ops.hpp"
 #include "layers/place.hpp"
 #include "layers/proof.hpp"
+#include "nn/model.hpp"
 
 namespace fsdp {
 
@@ -51,6 +52,20 @@ void Composition::check_batch(std::size_t B, std::size_t T) const {
   for (const auto& [name, layer] : layers_) layer->check_batch(B, T);
 }
 
+namespace {
+
+/// Copies y to pass.inner. If residual() has a layer with a name, both have the same place; the outer one is copied last.
+void copy_outputs(const ForwardPass& pass) {
+  const std::size_t row = pass.y.columns * size_of(pass.y.type);
+  pass.inner->numbers.resize(pass.y.rows * row);
+  for (std::size_t r = 0; r < (pass.y.is_dense() ? 1 : pass.y.rows); ++r)
+    pass.stream->copy(pass.inner->numbers.data() + r * row,
+                      static_cast<const std::byte*>(pass.y.data) + r * pass.y.stride * size_of(pass.y.type),
+                      pass.y.is_dense() ? pass.inner->numbers.size() : row);
+}
+
+}  // namespace
+
 template <class AnyPass>
 void Composition::prepare(AnyPass& pass, std::size_t i, const Tensor& x) const {
   const Layer& layer = *layers_.at(i).second;
@@ -69,6 +84,7 @@ void Composition::run_forward(const ForwardPass& whole, std::size_t i, const Ten
   prepare(pass, i, x);
   pass.y = y;
   run_pass(pass, "forward()", layers_[i].first, y, "y", {}, [&] { layers_[i].second->forward(pass); });
+  if (pass.inner && pass.inner->place == pass.place) copy_outputs(pass);
 }
 
 void Composition::run_backward(const BackwardPass& whole, std::size_t i, const Tensor& x, const Tensor& dy,
@@ -383,6 +399,19 @@ bool is_of_embeddings(const Layer& layer) {
   if (!whole) return is_embedding(layer);
   return std::all_of(whole->layers().begin(), whole->layers().end(),
                      [](const auto& one) { return is_of_embeddings(*one.second); });
+}
+
+std::vector<std::string> inner_names(const std::string& name, const Layer& layer) {
+  std::vector<std::string> all;
+  const auto* const whole = dynamic_cast<const Composition*>(&layer);
+  if (!whole) return all;
+  for (const auto& [inner, part] : whole->layers()) {
+    const std::string full = inner.empty() ? name : name + "." + inner;
+    if (!inner.empty()) all.push_back(full);
+    const std::vector<std::string> deeper = inner_names(full, *part);
+    all.insert(all.end(), deeper.begin(), deeper.end());
+  }
+  return all;
 }
 
 NamedLayers without_repeats(const NamedLayers& layers) {

@@ -95,6 +95,9 @@ void require_separate(const NamedLayers& layers);
 /// first.
 bool is_of_embeddings(const Layer& layer);
 bool is_embedding(const Layer& layer);
+/// The full names of the layers inside `layer`, which has the name `name`: "blocks.3.mlp", "blocks.3.mlp.up". A layer without a
+/// name, as that of residual(), has the name of the one around it, and is left out.
+std::vector<std::string> inner_names(const std::string& name, const Layer& layer);
 /// Replaces each repeat() by its layers.
 NamedLayers without_repeats(const NamedLayers& layers);
 

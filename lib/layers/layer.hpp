@@ -21,6 +21,7 @@ namespace fsdp {
 
 class Proof;
 class Stream;
+struct InnerOutput;
 
 /// A parameter of a layer. Its full name in checkpoints is LAYER.NAME: parameter "gate.weight" of layer "blocks.3" is
 /// "blocks.3.gate.weight".
@@ -37,7 +38,7 @@ struct Pass {
   Tensor x;                          // [R, inputs()]; none if the layer takes tokens
   const std::int32_t* tokens = {};   // [R], if the layer takes tokens
   Tensor scratch;                    // [R, scratch()]; its contents are lost after the pass
-  std::uint64_t update = 0;          // the number of the update, from 1; 0 in an evaluation
+  std::uint64_t update = 0;          // the number of the update, from 1; 0 in evaluate() and all that runs no update
   std::uint64_t first_sequence = 0;  // the number of this rank's first sequence among all sequences of the update
   std::uint64_t seed = 0;            // FsdpOptions::seed
   std::uint64_t place = 0;           // a hash of the layer's full name, for random numbers that differ between layers
@@ -48,6 +49,8 @@ struct Pass {
   Tensor sequence(const Tensor& tensor, std::size_t b) const;
   /// Parameter i of Layer::parameters(), gathered. Throws UserError if i is too large.
   Tensor parameter(std::size_t i) const;
+
+  InnerOutput* inner = nullptr;  // only for Composition, which copies the outputs of the layer that predict_layer() names
 
   /// Only for the operations of ops.hpp: the `stream` on which they run; memory for partial sums (`sums`) and for gradients of
   /// parameters that are not trained (`unwanted`); the largest number of columns for which both have room (`most_columns`); and
@@ -68,7 +71,8 @@ struct ForwardPass : Pass {
   Tensor stats;  // [R, saved_floats()]: more such numbers, in fp32
 };
 
-/// Layer::backward() must write all of dx, and add to the gradients.
+/// Layer::backward() must write all of dx, and add to the gradients. In FullyShardedDataParallel::input_gradients(), there are
+/// none, and `update` is 0.
 struct BackwardPass : Pass {
   Tensor dy;     // [R, outputs()]
   Tensor dx;     // [R, inputs()]; none if the layer takes tokens
@@ -123,7 +127,7 @@ struct LossPass : Pass {
   const std::int32_t* labels = {};  // [R, targets()], if the loss takes labels
   Tensor targets;                   // [R, targets()] in fp32, if it takes numbers
   float* losses = nullptr;          // [R]: the pass writes the loss of each row, 0 for rows that do not count
-  Tensor dx;                        // [R, inputs()]: the pass writes the gradient of x; none in an evaluation
+  Tensor dx;                        // [R, inputs()]: the pass writes the gradient of x; none if it is not needed
   float scale = 1;                  // the factor of the gradients
   /// Only for a loss that sees all ranks (Loss::sees_all_ranks()), of `ranks` ranks with R rows each, in their order: their x
   /// and labels or targets. This rank's are those from row first_row on. The pass also adds to d_all the gradient of its own

@@ -63,6 +63,7 @@ class CrossEntropy final : public BuiltLoss {
   void evaluate(const LossPass& pass) const override {
     with_element(pass.type, [&]<class E>() {
       const std::size_t classes = inputs();
+      const kernels::LossTerms terms = pass.update > 0 ? terms_ : kernels::LossTerms();  // only training has them
       E* const values = static_cast<E*>(pass.dx ? pass.dx.data : pass.scratch.part(8, classes).data);
       pass.stream->copy(values, pass.x.data, pass.x.numel() * sizeof(E));
       const kernels::Logits<E> logits = {.values = values,
@@ -74,10 +75,9 @@ class CrossEntropy final : public BuiltLoss {
       kernels::cross_entropy(*pass.stream, pass.losses, logits, 0);
       if (!weights_.empty()) {  // copied to the memory for gradients of parameters, which this loss does not have
         pass.stream->copy(pass.unwanted, weights_.data(), classes * sizeof(float));
-        kernels::weigh_classes(*pass.stream, pass.losses, logits, pass.unwanted, terms_, static_cast<bool>(pass.dx),
-                               pass.scale);
-      } else if (pass.dx && terms_.any()) {
-        kernels::logit_gradient(*pass.stream, logits, 0, pass.scale, terms_, pass.losses);
+        kernels::weigh_classes(*pass.stream, pass.losses, logits, pass.unwanted, terms, static_cast<bool>(pass.dx), pass.scale);
+      } else if (pass.dx && terms.any()) {
+        kernels::logit_gradient(*pass.stream, logits, 0, pass.scale, terms, pass.losses);
       } else if (pass.dx) {
         kernels::logit_gradient(*pass.stream, logits, 0, pass.scale);
       }

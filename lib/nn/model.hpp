@@ -20,9 +20,9 @@
 
 namespace fsdp {
 
-/// The size of one micro-batch on one rank. `ranks`: of the job; only losses that see all ranks depend on it.
+/// The size of one micro-batch on one rank.
 struct BatchShape {
-  std::size_t B = 0, T = 0, ranks = 1;
+  std::size_t B = 0, T = 0;
   std::size_t rows() const { return B * T; }
 };
 
@@ -31,6 +31,12 @@ struct RowSizes {
   std::size_t inputs = 1, targets = 1;
   bool tokens = true, labels = true;  // inputs are token numbers; targets are labels (negative: not counted). false: floats
   std::size_t vocabulary = 0, classes = 0;  // upper bounds of tokens and labels; 0: unknown
+};
+
+/// Receives the outputs of a layer inside a stage. `place` identifies the layer; a model without such layers ignores this.
+struct InnerOutput {
+  std::uint64_t place = 0;
+  std::vector<std::byte> numbers = {};  // of type StageContext::type, once the stream has done the work
 };
 
 /// Dropout of an update, placed as in Hugging Face's GPT-2: `residual` after the embedding and on each branch before it is
@@ -79,6 +85,7 @@ struct StageContext {
   bool in_pieces = false;
   std::size_t longest = 0;
   RowsOfAllRanks all = {};
+  InnerOutput* inner = nullptr;  // not null: a forward pass writes it, if it runs that layer
 
   BatchShape largest() const { return {shape.B, std::max(shape.T, longest)}; }
 };

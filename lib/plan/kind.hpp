@@ -164,6 +164,8 @@ extern const Kind head_loss;        // in evaluation: without the backward pass
 extern const Kind recompute;        // repeats a block's forward pass to get its saved activations
 extern const Kind recompute_cheap;  // selective checkpointing: recomputes the part of a block's activations that was not saved
 extern const Kind block_backward, embedding_backward;
+/// The same as `head` and `block_backward`, without gradients of parameters.
+extern const Kind head_for_inputs, block_backward_for_inputs;
 extern const Kind read_rows;  // copies the new tokens of a decoding step to the device
 extern const Kind embedding_decode;
 extern const Kind block_decode;  // a block's forward pass for new tokens; adds their keys and values to the cache

@@ -246,12 +246,16 @@ std::string describe_operations(const Plan& plan, const std::vector<Operation>& 
   return text;
 }
 
+std::array<const std::vector<Operation>*, 5> lists_of(const Plan& plan) {
+  return {&plan.update, &plan.evaluation, &plan.input_gradients, &plan.decoding, &plan.publish};
+}
+
 std::uint64_t collective_fingerprint(const Plan& plan) {
   std::uint64_t hash = 14695981039346656037u;  // FNV-1a, 64 bits
   const auto mix = [&](std::uint64_t value) {
     for (int byte = 0; byte < 8; ++byte) hash = (hash ^ (value >> (8 * byte) & 0xff)) * 1099511628211u;
   };
-  for (const auto* list : {&plan.update, &plan.evaluation, &plan.decoding, &plan.publish}) {
+  for (const auto* list : lists_of(plan)) {
     for (const Operation& op : *list)
       if (is_collective(op)) {
         for (const char letter : op.kind->name) mix(static_cast<std::uint64_t>(letter));

@@ -260,7 +260,8 @@ struct PlanOptions {
   DType optimizer_state_type = DType::f32;  // of states with the shape of the parameters
   bool average_weights = false;             // keep a moving average of the parameters, in fp32
   kernels::CacheShape cache = {};           // if not empty, the plan has a list for decoding, with caches of this shape
-  bool documents = false;  // a batch has the positions of tokens in documents; attention stays inside a document
+  bool documents = false;        // a batch has the positions of tokens in documents; attention stays inside a document
+  bool input_gradients = false;  // the plan has a list for the gradient of the inputs, which are numbers
 };
 
 /// The content of Plan::sums.
@@ -278,9 +279,12 @@ struct Plan {
   std::vector<PlanBuffer> buffers;
   std::vector<Operation> update;      // all micro-batches, then norm and optimizer; empty unless training
   UpdateSections sections;            // of `update`
-  std::vector<Operation> evaluation;  // one batch, forward only, over the same buffers
-  std::vector<Operation> decoding;    // new tokens of some sequences, forward only, with key-value caches; may be empty
-  std::vector<Operation> publish;     // run after other code, such as loading, has changed a rank's parameters
+  std::vector<Operation> evaluation;  // one batch, forward only, over the same buffers; any beginning of it can be run
+  /// One micro-batch, forward and backward without gradients of parameters; may be empty. Its last operation with the operand
+  /// `dx` leaves the gradient of the inputs there.
+  std::vector<Operation> input_gradients;
+  std::vector<Operation> decoding;  // new tokens of some sequences, forward only, with key-value caches; may be empty
+  std::vector<Operation> publish;   // run after other code, such as loading, has changed a rank's parameters
 
   // The places of each unit's state; gradients of a unit that is not trained are in buffer -1.
   // - `master`: this rank's parameters that the optimizer updates.
@@ -319,6 +323,10 @@ struct Plan {
   // loss of each row of an evaluation. `report` has the final sums of the update, then the LossSum of this rank alone.
   BufferId tokens = -1, step = -1, logits = -1, losses = -1, report = -1;
 
+  /// The list with the longest lifetimes of transient buffers. If inputs have gradients, backward reaches all blocks.
+  const std::vector<Operation>& main_list() const {
+    return !input_gradients.empty() ? input_gradients : update.empty() ? evaluation : update;
+  }
   /// The bytes to allocate in each space, in the order of the spaces' first buffers.
   std::vector<SpaceUse> spaces;
   std::size_t peak_bytes = 0;  // the largest amount of device memory in use at one time
@@ -339,8 +347,12 @@ struct Plan {
   bool whole_at_rest(std::size_t unit) const { return whole_parameters[unit].buffer == parameters[unit].buffer; }
 };
 
-/// Pure function. Throws InternalError if the options contradict each other.
-Plan build_plan(const Layout& layout, const Placement& placement, const ModelSizes& sizes, const PlanOptions& options);
+/// Pure function. Throws InternalError if the options contradict each other. `evaluated`: the sizes for the batch of an
+/// evaluation; null: they are `sizes`.
+Plan build_plan(const Layout& layout, const Placement& placement, const ModelSizes& sizes, const PlanOptions& options,
+                const ModelSizes* evaluated = nullptr);
+/// The lists of a plan.
+std::array<const std::vector<Operation>*, 5> lists_of(const Plan& plan);
 
 /// A hash of the collectives and their order. Ranks compare this hash before the first step to make sure that they issue the
 /// same collectives.

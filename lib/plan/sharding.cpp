@@ -54,6 +54,7 @@ ShardedPlan plan_sharding(const Model& model, const ShardingOptions& options, Me
                           std::vector<std::string>* warnings) {
   const Placement& placement = find_placement(options.strategy);
   const ModelSizes sizes = model.sizes(options.batch, options.types.parameter, options.plan.cache);
+  const ModelSizes evaluated = model.sizes(options.evaluated(), options.types.parameter, options.plan.cache);
   PlanOptions plan_options = options.plan;
   plan_options.optimizer_state_type = options.optimizer.state_type;
   plan_options.reduces = mesh.shard * mesh.replicate > 1;
@@ -61,8 +62,8 @@ ShardedPlan plan_sharding(const Model& model, const ShardingOptions& options, Me
   patterns.rule_of = [&](const Parameter& parameter) -> const Rule& { return rule_of(options.optimizer, parameter); };
   Layout layout(model.parameters(), wrap_parameters(model.parameters(), options.wrap, patterns, warnings, model.stage_names),
                 mesh.shard, options.types, model.stage_names);
-  Plan plan = build_plan(layout, placement, sizes, plan_options);
-  check_plan(plan, layout, placement, sizes, plan_options.micro_batches);
+  Plan plan = build_plan(layout, placement, sizes, plan_options, &evaluated);
+  check_plan(plan, layout, placement, sizes, plan_options.micro_batches, &evaluated);
   return {std::move(layout), std::move(plan)};
 }
 

@@ -18,10 +18,14 @@ struct ShardingOptions {
   int shard_group_size = 0;  // for hybrid strategies; 0: the number of ranks on a node
   WrapPolicy wrap = {};
   ParameterPatterns patterns = {};
-  BatchShape batch = {};  // of one micro-batch on one rank
-  UnitTypes types = {};   // `parameter` is also the type of activations
-  PlanOptions plan = {};  // optimizer_state_type is filled in by plan_sharding()
+  BatchShape batch = {};                // of one micro-batch on one rank
+  std::size_t evaluated_sequences = 0;  // of an evaluation on one rank; 0: batch.B
+  UnitTypes types = {};                 // `parameter` is also the type of activations
+  PlanOptions plan = {};                // optimizer_state_type is filled in by plan_sharding()
   OptimizerOptions optimizer = {};
+
+  /// The batch of an evaluation.
+  BatchShape evaluated() const { return {evaluated_sequences > 0 ? evaluated_sequences : batch.B, batch.T}; }
 };
 
 /// Throws UserError if the options contradict each other. The result is the same on every rank.

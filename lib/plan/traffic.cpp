@@ -87,7 +87,7 @@ Collectives& group_of(const Operation& op, const Mesh& mesh) {
 
 std::vector<const Operation*> collectives_of_plan(const Plan& plan) {
   std::vector<const Operation*> all;
-  for (const auto* const list : {&plan.update, &plan.evaluation, &plan.decoding, &plan.publish})
+  for (const auto* const list : lists_of(plan))
     for (const Operation& op : *list)
       if (is_collective(op)) all.push_back(&op);
   return all;

@@ -15,7 +15,7 @@ namespace fsdp {
 
 Executor::Executor(const Model& model, const Layout& layout, const Plan& plan, BatchShape shape,
                    const OptimizerOptions& optimizer, Device& device, std::vector<std::unique_ptr<Storage>> memory,
-                   const Mesh& mesh, ExecutorOptions options)
+                   const Mesh& mesh, ExecutorOptions options, std::size_t evaluated_sequences)
     : layout_(layout),
       plan_(plan),
       options_(std::move(options)),
@@ -23,6 +23,7 @@ Executor::Executor(const Model& model, const Layout& layout, const Plan& plan, B
              .layout = layout,
              .plan = plan,
              .largest = shape,
+             .evaluated = {evaluated_sequences > 0 ? evaluated_sequences : shape.B, shape.T},
              .optimizer = optimizer,
              .sizes = model.sizes(shape, layout.units().front().types.parameter, plan.cache),
              .mesh = &mesh,
@@ -31,11 +32,12 @@ Executor::Executor(const Model& model, const Layout& layout, const Plan& plan, B
              .memory = {},
              .weights = std::vector<const void*>(model.parameters().size()),
              .gradients = std::vector<float*>(model.parameters().size()),
+             .no_gradients = std::vector<float*>(model.parameters().size()),
              .parts = {},
              .owners = matrix_owners(layout, mesh.world->size(), plan.directions_at_once)},
       storages_(std::move(memory)),
       offloads_(plan.offloaded_bytes() > 0),
-      events_(std::max({plan.update.size(), plan.evaluation.size(), plan.decoding.size(), plan.publish.size()})),
+      events_(std::ranges::max(lists_of(plan), {}, [](const auto* list) { return list->size(); })->size()),
       times_(events_.size()),
       kernels_(events_.size()) {
   expect(storages_.size() == plan_.spaces.size(), "there is memory for each space of the plan");
@@ -46,7 +48,7 @@ Executor::Executor(const Model& model, const Layout& layout, const Plan& plan, B
     std::byte* const address = storages_[space]->address();
     facts_.storages.push_back(storages_[space].get());
     facts_.memory.push_back(address ? address + buffer.offset : nullptr);
-    if (!buffer.transient && buffer.space->tier == Tier::device) peak_bytes_ = bytes_in_use_ += buffer.bytes;
+    if (!buffer.transient && buffer.space->tier == Tier::device) peak_bytes_ = bytes_at_rest_ += buffer.bytes;
   }
   const std::vector<ParameterSettings> settings = settings_of(optimizer, model.parameters());
   for (std::size_t u = 0; u < layout_.units().size(); ++u) {
@@ -62,8 +64,7 @@ Executor::Executor(const Model& model, const Layout& layout, const Plan& plan, B
   // cuDNN builds a graph of its attention for each number of columns, so there are fewer numbers.
   rule_ = {shape.B, shape.T, options_.pad_to_multiple_of,
            model.device().cudnn_head_size > 0 ? std::size_t{8} : std::size_t{32}};
-  for (std::vector<std::size_t>& half : columns_)
-    half.assign(std::max<std::size_t>(1, half_of_batches() / batch().bytes()), shape.T);
+  for (std::vector<std::size_t>& half : columns_) half.assign(std::max<std::size_t>(1, micro_batches()), shape.T);
   const bool has_disk =
       std::any_of(plan_.spaces.begin(), plan_.spaces.end(), [](const SpaceUse& use) { return use.space->tier == Tier::disk; });
   for (std::size_t i = 0; i < streams().size(); ++i) {
@@ -342,40 +343,55 @@ std::optional<NonFinite> Executor::inspect_gradient(std::size_t operation) {
 }
 
 /// Reads into the half of the buffer that does not hold the batch of the next update. `whole`: with all columns.
-void Executor::read_for_evaluation(const BatchReader& read, bool whole) {
+void Executor::read_for_evaluation(const BatchReader& read, std::size_t B, bool whole) {
   expect(!pass_, "one list runs at a time");
   auto* const memory = at<std::int32_t>(plan_.tokens) + (next_half_ ? 0 : half_of_batches()) / sizeof(std::int32_t);
-  read(0, memory, memory + batch().inputs / sizeof(std::int32_t));
-  evaluated_columns() = whole ? facts_.largest.T : shorten(memory);
+  read(0, memory, memory + facts_.batch(B).inputs / sizeof(std::int32_t));
+  evaluated_columns() = whole ? facts_.largest.T : shorten(memory, B);
 }
 
-void Executor::evaluate_stage(const BatchReader& read, std::size_t stage, const std::function<void(const MemoryView&)>& take) {
-  read_for_evaluation(read, true);
+void Executor::evaluate_stage(const BatchReader& read, std::size_t stage, const std::function<void(const MemoryView&)>& take,
+                              InnerOutput* inner) {
+  read_for_evaluation(read, facts_.evaluated.B, true);
   const std::vector<Operation>& all = plan_.evaluation;
   const auto op = std::find_if(all.begin(), all.end(), [&](const Operation& one) {
     return one.stage == static_cast<int>(stage) && one.find(OperandName::x_out);
   });
   expect(op != all.end(), "every stage but the head has an output");
-  const auto done = static_cast<std::size_t>(op - all.begin()) + 1;
-  begin(all);
-  issue({0, done});
+  begin(all, static_cast<std::size_t>(op - all.begin()) + 1, {}, inner);
+  const std::size_t bytes = facts_.sizes.activations[stage] / facts_.largest.B * facts_.evaluated.B;
+  run_and_take([&] { take(view_of(op->at(OperandName::x_out), bytes, op->stream)); });
+}
+
+void Executor::input_gradients(const BatchReader& read, double tokens, double loss_scale,
+                               const std::function<void(const MemoryView&)>& take) {
+  expect(!plan_.input_gradients.empty(), "the plan has a list for gradients of the inputs");
+  read_for_evaluation(read, facts_.largest.B, true);
+  const std::vector<Operation>& all = plan_.input_gradients;
+  const auto last = std::find_if(all.rbegin(), all.rend(), [](const Operation& one) { return one.find(OperandName::dx); });
+  begin(all, {.tokens = tokens, .loss_scale = loss_scale});
+  run_and_take([&] { take(view_of(last->at(OperandName::dx), facts_.sizes.activations.front(), last->stream)); });
+}
+
+/// Runs the operations of the list, then `take`, which may access their results. A view of them copies on the stream of an
+/// operation, and waits for it.
+void Executor::run_and_take(const std::function<void()>& take) {
+  issue({0, pass_->list.times.size()});
   std::exception_ptr error;
   try {
-    // The view copies on the operation's stream, and waits for that.
-    take(view_of(op->at(OperandName::x_out), facts_.sizes.activations[stage], op->stream));
+    take();
   } catch (...) {
-    error = std::current_exception();  // other ranks wait in the rest of the list
+    error = std::current_exception();
   }
-  issue({done, all.size()});
   finish();
   if (error) std::rethrow_exception(error);
 }
 
 LossSum Executor::evaluate(const BatchReader& read, float* losses) {
-  read_for_evaluation(read, false);
+  read_for_evaluation(read, facts_.evaluated.B, false);
   run(plan_.evaluation);
   if (losses) {
-    const auto [B, T] = facts_.largest;
+    const auto [B, T] = facts_.evaluated;
     const std::size_t columns = evaluated_columns();
     const float* row = at<const float>(plan_.losses);
     for (std::size_t b = 0; b < B; ++b, row += columns, losses += T)
@@ -400,18 +416,23 @@ void Executor::decode(const DecodingStep& step, float* logits) {
   std::copy_n(at<const float>(plan_.logits), step.wanted.size() * facts_.sizes.logits / sizeof(float), logits);
 }
 
-/// The bytes of all micro-batches of an update.
-std::size_t Executor::half_of_batches() const {
+std::size_t Executor::micro_batches() const {
   std::size_t count = 0;
   for (const Operation& op : plan_.update) count += op.find(OperandName::tokens) != nullptr;
-  return count * batch().bytes();
+  return count;
 }
 
-/// Moves the rows of a batch together, without the last columns, and returns the number of columns left.
-std::size_t Executor::shorten(std::int32_t* memory) const {
-  const auto [B, T] = facts_.largest;
+/// The bytes of all micro-batches of an update, or of the batch of an evaluation if that is larger; 0 without updates.
+std::size_t Executor::half_of_batches() const {
+  const std::size_t count = micro_batches();
+  return count == 0 ? 0 : std::max(count * batch().bytes(), evaluated_batch().bytes());
+}
+
+/// Moves the rows of a batch of B sequences together, without the last columns, and returns the number of columns left.
+std::size_t Executor::shorten(std::int32_t* memory, std::size_t B) const {
+  const std::size_t T = facts_.largest.T;
   if (!facts_.model.takes_short_rows) return T;
-  const BatchLayout sizes = batch();
+  const BatchLayout sizes = facts_.batch(B);
   const std::size_t width = sizes.inputs / sizeof(std::int32_t) / (B * T);  // of a row of inputs
   std::int32_t *const targets = memory + B * T * width, *const positions = sizes.positions > 0 ? targets + B * T : nullptr;
   std::size_t present = 0;
@@ -419,7 +440,7 @@ std::size_t Executor::shorten(std::int32_t* memory) const {
     for (std::size_t t = T; t > present; --t)
       if (targets[b * T + t - 1] >= 0) present = t;
   const std::size_t columns = rule_.columns(present);
-  const auto move_together = [&, B = B, T = T](std::int32_t* rows, std::size_t words) {
+  const auto move_together = [&](std::int32_t* rows, std::size_t words) {
     for (std::size_t b = 1; b < B && columns < T; ++b)
       std::copy_n(rows + b * T * words, columns * words, rows + b * columns * words);
   };
@@ -433,20 +454,28 @@ std::size_t Executor::positions() const {
   return facts_.largest.B * std::accumulate(columns.begin(), columns.end(), std::size_t{0});
 }
 
-std::size_t Executor::shorten(std::size_t index) { return columns_[next_half_ ? 1 : 0].at(index) = shorten(next_batch(index)); }
+std::size_t Executor::shorten(std::size_t index) {
+  return columns_[next_half_ ? 1 : 0].at(index) = shorten(next_batch(index), facts_.largest.B);
+}
 
 std::int32_t* Executor::next_batch(std::size_t index) {
   const std::size_t begin = next_half_ ? half_of_batches() : 0;
   return reinterpret_cast<std::int32_t*>(at<std::byte>(plan_.tokens) + begin + index * batch().bytes());
 }
 
-/// Every list begins and ends with all streams idle. Plans rely on this.
 void Executor::begin(const std::vector<Operation>& operations, const UpdateScalars& scalars) {
+  begin(operations, operations.size(), scalars);
+}
+
+/// Every list begins and ends with all streams idle. Plans rely on this. Only the first `count` operations will run.
+void Executor::begin(const std::vector<Operation>& operations, std::size_t count, const UpdateScalars& scalars,
+                     InnerOutput* inner) {
   expect(!pass_, "one list runs at a time");
   fill_tables(&operations == &plan_.decoding ? step_.length : facts_.largest.T);
+  bytes_in_use_ = bytes_at_rest_;
   const ListRun list = {operations, &operations == &plan_.update ? scalars.update : 0, streams(),
-                        std::span(times_).first(operations.size()), std::span(kernels_).first(operations.size())};
-  pass_.emplace(Pass{this, list, scalars, next_half_ ? 0 : half_of_batches(), columns_[next_half_ ? 0 : 1]});
+                        std::span(times_).first(count), std::span(kernels_).first(count)};
+  pass_.emplace(Pass{this, list, scalars, next_half_ ? 0 : half_of_batches(), columns_[next_half_ ? 0 : 1], inner});
   bool wanted = false;
   for (Observer* const observer : observers_) wanted |= observer->needs_times(list);
   for (const auto& s : streams()) s->begin_marks(wanted);
@@ -510,7 +539,7 @@ void Executor::finish() {
 
 /// Converts the marks of the list to times, and shows the list to the observers. All streams must be idle.
 void Executor::end_list() {
-  for (std::size_t i = 0; pass_->list.is_timed && i < pass_->list.operations.size(); ++i) {
+  for (std::size_t i = 0; pass_->list.is_timed && i < pass_->list.times.size(); ++i) {
     const Stream& s = stream(pass_->list.operations[i].stream);
     times_[i] = {s.time_of(times_[i].begin_ns), s.time_of(times_[i].end_ns)};
   }
@@ -580,7 +609,8 @@ void Executor::run_observed(const Pass& pass, std::size_t index) {
                 pass.scalars,
                 step_,
                 pass.batch_begin,
-                {facts_.largest.B, pass.columns[static_cast<std::size_t>(op.micro_batch)], facts_.largest.ranks}});
+                {shape_of(pass.list.operations).B, pass.columns[static_cast<std::size_t>(op.micro_batch)]},
+                pass.inner});
   times_[index].end_ns = s.mark();
   kernels_[index] = s.marks_later() ? KernelTimes() : s.times;
   for (Observer* const observer : observers_) observer->end(pass.list, index);

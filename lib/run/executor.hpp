@@ -64,9 +64,10 @@ struct ExecutorOptions {
 class Executor {
  public:
   /// Takes ownership of `memory`, which has one storage for each entry of plan.spaces. The other arguments must outlive the
-  /// executor. Not collective.
+  /// executor. `evaluated_sequences`: as in ShardingOptions. Not collective.
   Executor(const Model& model, const Layout& layout, const Plan& plan, BatchShape shape, const OptimizerOptions& optimizer,
-           Device& device, std::vector<std::unique_ptr<Storage>> memory, const Mesh& mesh, ExecutorOptions options = {});
+           Device& device, std::vector<std::unique_ptr<Storage>> memory, const Mesh& mesh, ExecutorOptions options = {},
+           std::size_t evaluated_sequences = 0);
 
   /// This rank's shard of each unit: Layout::shard_numel() numbers of type UnitTypes::master (parameters) or
   /// UnitTypes::gradient. These views are valid during the executor's lifetime. Frozen units have no gradients and no optimizer
@@ -106,7 +107,9 @@ class Executor {
   /// changes the number.
   std::size_t positions() const;
   /// The layout of a micro-batch in memory.
-  BatchLayout batch() const { return facts_.batch(); }
+  BatchLayout batch() const { return facts_.batch(facts_.largest.B); }
+  /// The layout of the batch of an evaluation.
+  BatchLayout evaluated_batch() const { return facts_.batch(facts_.evaluated.B); }
   /// One update over the micro-batches in next_batch(). The caller calls these four functions in this order. The first three
   /// submit work to the streams and return; update_parameters() waits for the streams. If loss or gradient are not finite, or
   /// exceed the limits in `scalars`, parameters and optimizer state do not change. The result is the same on every rank.
@@ -126,9 +129,16 @@ class Executor {
   /// (labels below 0). If `losses` is not null, losses[B T] receives those of the targets, 0 for targets that do not count.
   /// Collective over world.
   LossSum evaluate(const BatchReader& read, float* losses = nullptr);
-  /// Like evaluate(), and calls `take` once with the output of stage `stage` (0: the first stage, 1 + b: block b) on this rank:
-  /// ModelSizes::activations[stage] bytes in the type of activations, valid only during the call. Collective over world.
-  void evaluate_stage(const BatchReader& read, std::size_t stage, const std::function<void(const MemoryView&)>& take);
+  /// Runs the beginning of an evaluation, to stage `stage` (0: the first stage, 1 + b: block b). Calls `take` once with the
+  /// output of that stage on this rank: ModelSizes::activations[stage] bytes of an evaluation, in the type of activations,
+  /// valid only during the call. `inner`, if not null, receives the output of a layer inside the stage. Collective over world.
+  void evaluate_stage(const BatchReader& read, std::size_t stage, const std::function<void(const MemoryView&)>& take,
+                      InnerOutput* inner = nullptr);
+  /// Calls `take` once with the gradient of loss_scale / tokens times the sum of the losses with respect to the inputs of this
+  /// rank's batch, in the type of activations, valid only during the call. Nothing is dropped, as in an evaluation; the batch
+  /// has the shape of a micro-batch. The plan must have PlanOptions::input_gradients. Collective over world.
+  void input_gradients(const BatchReader& read, double tokens, double loss_scale,
+                       const std::function<void(const MemoryView&)>& take);
   /// Runs the forward pass of the tokens in `step` (at most most_rows()), and adds their keys and values to the caches. Writes
   /// logits[n, V] for the n tokens that step.wanted lists. Each rank has its own tokens, or none. The plan must have key-value
   /// caches. Collective over world.
@@ -169,23 +179,33 @@ class Executor {
  private:
   /// Fills plan.tables for sequences of this length, unless they are. All streams must be idle.
   void fill_tables(std::size_t length);
-  /// One run of a list of operations: the list, its arguments, and the number of operations already submitted.
+  /// One run of a list of operations, or of its beginning: the list, its arguments, and the number of operations already
+  /// submitted.
   struct Pass {
     Executor* executor;
     ListRun list;
     UpdateScalars scalars;
     std::size_t batch_begin;
     std::span<const std::size_t> columns;  // of each micro-batch
+    InnerOutput* inner = nullptr;
     std::size_t issued = 0;
   };
   void begin(const std::vector<Operation>& operations, const UpdateScalars& scalars = {});
+  void begin(const std::vector<Operation>& operations, std::size_t count, const UpdateScalars& scalars,
+             InnerOutput* inner = nullptr);
+  std::size_t micro_batches() const;
   std::size_t half_of_batches() const;
-  std::size_t shorten(std::int32_t* batch) const;
+  std::size_t shorten(std::int32_t* batch, std::size_t B) const;
+  /// The shape of the batches of a list, with all columns.
+  const BatchShape& shape_of(const std::vector<Operation>& list) const {
+    return &list == &plan_.evaluation ? facts_.evaluated : facts_.largest;
+  }
   void issue(Range range);
   void wait_for_streams();
   void finish();
+  void run_and_take(const std::function<void()>& take);
   void run(const std::vector<Operation>& operations);
-  void read_for_evaluation(const BatchReader& read, bool whole);
+  void read_for_evaluation(const BatchReader& read, std::size_t B, bool whole);
   /// The columns of the batch that read_for_evaluation() has read.
   std::size_t& evaluated_columns() { return columns_[next_half_ ? 0 : 1].front(); }
   void run_observed(const Pass& pass, std::size_t index);
@@ -212,8 +232,8 @@ class Executor {
   const Plan& plan_;
   const ExecutorOptions options_;
   RankFacts facts_;
-  std::vector<std::unique_ptr<Storage>> storages_;  // one for each entry of plan.spaces
-  std::size_t bytes_in_use_ = 0, peak_bytes_ = 0;   // of device memory
+  std::vector<std::unique_ptr<Storage>> storages_;                     // one for each entry of plan.spaces
+  std::size_t bytes_at_rest_ = 0, bytes_in_use_ = 0, peak_bytes_ = 0;  // of device memory
   const bool offloads_;
   WorkClock clock_;
   std::vector<Observer*> observers_ = {&clock_};

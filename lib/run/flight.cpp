@@ -13,7 +13,7 @@ FlightEntry flight_entry(std::string_view what) {
 }
 
 FlightObserver::FlightObserver(FlightLanes& lanes, const Plan& plan, const Layout& layout) : lanes_(lanes) {
-  for (const auto* list : {&plan.update, &plan.evaluation, &plan.decoding, &plan.publish}) {
+  for (const auto* list : lists_of(plan)) {
     std::vector<FlightEntry>& entries = lists_.emplace_back(list, std::vector<FlightEntry>()).second;
     for (const Operation& op : *list) {
       FlightEntry& entry = entries.emplace_back(flight_entry(title_of(op, layout)));

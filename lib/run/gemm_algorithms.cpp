@@ -127,10 +127,10 @@ std::vector<kernels::Product> Executor::products() {
   const ProductRecorder recorder(compute_stream());
   kernels::SilentStream recording(recorder);
   const UpdateScalars scalars = {.tokens = 1};
-  for (const auto* list : {&plan_.update, &plan_.evaluation})
+  for (const auto* list : {&plan_.update, &plan_.evaluation, &plan_.input_gradients})
     for (const Operation& op : *list)
       if (op.stream == StreamId::compute && op.find(OperandName::weights))
-        op.kind->run({facts_, recording, op, scalars, step_, 0, facts_.largest});
+        op.kind->run({facts_, recording, op, scalars, step_, 0, shape_of(*list)});
   return std::move(recorder.found);
 }
 

@@ -18,7 +18,8 @@ struct OperationTime {
   std::int64_t begin_ns = 0, end_ns = 0;
 };
 
-/// One run of a list of operations. The elements of `times` and `kernels` belong to the operations of the same index.
+/// One run of a list of operations. The elements of `times` and `kernels` belong to the operations of the same index. If only
+/// the beginning of the list runs, there are fewer of them.
 struct ListRun {
   const std::vector<Operation>& operations;
   std::uint64_t update;  // the number of the update; 0: evaluation, decoding or publish_parameters()

@@ -119,9 +119,12 @@ Executor& ShardedModel::allocate(Device& device, ExecutorOptions options, const 
   agree(world_, [&] {
     check_gemm_algorithms(options.gemm_algorithms, device.kind());
     require_scratch_of_threads(model_->device());
-    if (transformer_)
-      prepare_attention(transformer_->config(), *device.make_stream(StreamUse::communication), options_.batch,
-                        options_.types.parameter, model_->device(), !plan().update.empty());
+    const auto prepare = [&](BatchShape shape, bool backward) {
+      prepare_attention(transformer_->config(), *device.make_stream(StreamUse::communication), shape, options_.types.parameter,
+                        model_->device(), backward);
+    };
+    if (transformer_) prepare(options_.batch, !plan().update.empty());
+    if (transformer_ && options_.evaluated().B != options_.batch.B) prepare(options_.evaluated(), false);
   });
   mesh_.use_device(device, comm, largest_sums(plan(), mesh_.shape));
   if (mesh_.device_groups) use_collectives_once(plan(), mesh_, device);
@@ -134,7 +137,8 @@ Executor& ShardedModel::allocate(Device& device, ExecutorOptions options, const 
   });
   agree(world_, [&] { open(true); });  // one shard group can fail while others succeed
   agree(world_, [&] {
-    executor_.emplace(*model_, layout(), plan(), options_.batch, options_.optimizer, device, std::move(memory), mesh_, options);
+    executor_.emplace(*model_, layout(), plan(), options_.batch, options_.optimizer, device, std::move(memory), mesh_, options,
+                      options_.evaluated_sequences);
   });
   if (!options.gemm_algorithms.empty())
     gemm_algorithms_ =

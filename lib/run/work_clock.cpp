@@ -33,7 +33,7 @@ void add_time(WorkTimes& times, const Operation& op, double seconds, const Kerne
 void WorkClock::finished(const ListRun& run) {
   std::array<WorkTimes, stream_count> times_of_stream;
   std::int64_t done_ns = 0;  // when the last operation of a GPU's compute stream ended
-  for (std::size_t i = 0; run.is_timed && i < run.operations.size(); ++i) {
+  for (std::size_t i = 0; run.is_timed && i < run.times.size(); ++i) {
     const Operation& op = run.operations[i];
     const auto s = static_cast<std::size_t>(op.stream);
     const auto [begin_ns, end_ns] = run.times[i];

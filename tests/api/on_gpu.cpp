@@ -153,6 +153,48 @@ BOOST_AUTO_TEST_CASE(the_first_update_finds_mistakes_on_gpus) {
     }
 }
 
+BOOST_AUTO_TEST_CASE(inner_outputs_and_gradients_of_inputs_are_those_of_the_cpu) {
+  Sequential model;
+  model.add("in", linear(4, width));
+  model.add("blocks", repeat(3, [](std::size_t) {
+              return residual(sequential(
+                  {{"norm", rms_norm(width)}, {"up", linear(width, 17)}, {"gelu", gelu(17)}, {"down", linear(17, width)}}));
+            }));
+  model.add("head", linear(width, 3)).loss(mean_squared_error(3));
+  const auto fill_numbers = [](const Batch& batch) {
+    for (std::size_t i = 0; i < batch.inputs().size(); ++i) batch.inputs()[i] = std::sin(static_cast<float>(i * i));
+    for (std::size_t i = 0; i < batch.targets().size(); ++i) batch.targets()[i] = std::cos(static_cast<float>(i));
+  };
+  struct Numbers {
+    std::vector<float> inner, gradients;
+    double loss;
+  };
+  const auto numbers_on = [&](const std::string& device, FsdpOptions options) {
+    JobOptions of_job;
+    of_job.device = device;
+    Job job(of_job);
+    options.batch_size = 3, options.eval_batch_size = 5;
+    FullyShardedDataParallel sharded(job, model, options);
+    sharded.step(1e-2, fill_numbers);
+    Numbers numbers{sharded.predict_layer("blocks.1.up", fill_numbers), sharded.input_gradients(fill_numbers),
+                    sharded.evaluate(fill_numbers)};
+    sharded.step(1e-2, fill_numbers);
+    BOOST_TEST(sharded.peak_bytes() == sharded.memory().total);
+    return numbers;
+  };
+  const Numbers cpu = numbers_on("cpu", {});
+  BOOST_TEST(cpu.inner.size() == 5u * 17);
+  BOOST_TEST(cpu.gradients.size() == 3u * 4);
+  for (const bool offloads : {false, true}) {
+    FsdpOptions options = {.offload_activations = offloads, .offload_parameters = offloads ? "cpu" : "none"};
+    if (offloads) options.freeze = {"in.*", "blocks.0.*"};
+    const Numbers gpu = numbers_on("cuda", options), same = offloads ? numbers_on("cpu", {.freeze = options.freeze}) : cpu;
+    BOOST_TEST(std::abs(gpu.loss - same.loss) < 1e-5);
+    for (std::size_t i = 0; i < same.inner.size(); ++i) BOOST_REQUIRE_SMALL(gpu.inner[i] - same.inner[i], 1e-5f);
+    for (std::size_t i = 0; i < same.gradients.size(); ++i) BOOST_REQUIRE_SMALL(gpu.gradients[i] - same.gradients[i], 1e-5f);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(layers_of_users_are_trained_as_on_the_cpu) {
   const Outcome before = train("cpu", small_model(), options_of("FULL_SHARD"), 0);
   const Outcome cpu = train("cpu", small_model(), options_of("FULL_SHARD"));

@@ -233,6 +233,27 @@ BOOST_AUTO_TEST_CASE(evaluation_alone_has_no_gradients) {
                 buffer.role != BufferRole::unreduced_gradients));
 }
 
+// Buffers that both use have the larger size; the sizes of an evaluation are checked.
+BOOST_AUTO_TEST_CASE(an_evaluation_has_a_batch_of_its_own) {
+  for (const char* strategy : {"full", "none"})
+    for (const bool recomputes : {false, true})
+      for (const std::size_t B : {1u, 5u}) {
+        Built b = build(strategy, 3, 2, {.micro_batches = 2, .checkpoint_activations = recomputes});
+        const Placement& row = find_placement(strategy);
+        const ModelSizes sizes = b.model->sizes({2, 8}), evaluated = b.model->sizes({B, 8});
+        const Plan same = std::exchange(
+            b.plan, build_plan(b.layout, row, sizes, {.micro_batches = 2, .checkpoint_activations = recomputes}, &evaluated));
+        check_plan(b.plan, b.layout, row, sizes, 2, &evaluated);
+        const auto bytes = [&](const Plan& plan, BufferId id) { return plan.buffers[static_cast<std::size_t>(id)].bytes; };
+        BOOST_TEST(bytes(b.plan, b.plan.inputs) >= std::max(sizes.inputs, evaluated.inputs));
+        BOOST_TEST(bytes(b.plan, b.plan.tokens) ==
+                   2 * std::max(2 * (sizes.inputs + sizes.targets), evaluated.inputs + evaluated.targets));
+        BOOST_TEST((b.plan.peak_bytes > same.peak_bytes) == (B > 2));
+        BOOST_TEST((b.plan.update.size() == same.update.size() && b.plan.evaluation.size() == same.evaluation.size()));
+        if (B == 5u) BOOST_CHECK_THROW(check_plan(same, b.layout, row, sizes, 2, &evaluated), InternalError);
+      }
+}
+
 namespace {
 
 /// Returns the error of check_plan() for a plan that `worsen` has changed.
@@ -312,11 +333,44 @@ BOOST_AUTO_TEST_CASE(rows_of_all_ranks_are_gathered_for_the_loss) {
                   "but needs");
 }
 
+// Backward reaches all blocks, also those before the first trained one, and contributes to no gradient.
+BOOST_AUTO_TEST_CASE(a_list_for_gradients_of_inputs) {
+  const auto frozen = [](std::size_t blocks) {
+    ParameterPatterns patterns;
+    for (std::size_t b = 0; b < blocks; ++b) patterns.freeze.push_back(format("*h.{}.*", b));
+    if (blocks > 0) patterns.freeze.emplace_back("*wte*"), patterns.freeze.emplace_back("*wpe*");
+    return patterns;
+  };
+  for (const char* strategy : {"full", "grad-op", "optim", "none", "hybrid"})
+    for (const std::size_t recomputed : {0u, 2u, 9u})
+      for (const std::size_t blocks : {0u, 2u, 4u}) {
+        PlanOptions options = {.micro_batches = 2};
+        (recomputed == 9 ? void(options.checkpoint_activations = true) : void(options.recomputed_blocks = recomputed));
+        const Built before = build(strategy, 4, 4, options, {}, frozen(blocks));
+        options.input_gradients = true;
+        const Built b = build(strategy, 4, 4, options, {}, frozen(blocks));
+        BOOST_TEST(before.plan.input_gradients.empty());
+        BOOST_TEST(count(b.plan.input_gradients, kinds::block_backward_for_inputs) == 4u);
+        for (const Operation& op : b.plan.input_gradients) BOOST_TEST(!op.find(OperandName::gradients));
+        BOOST_TEST((b.plan.peak_bytes > before.plan.peak_bytes) == (blocks > 0));
+        BOOST_TEST(b.plan.update.size() == before.plan.update.size());
+      }
+}
+
 BOOST_AUTO_TEST_CASE(a_broken_plan_is_named) {
   using namespace kinds;
   using enum OperandName;
   const PlanOptions two = {.micro_batches = 2};
   check_complaint(complaint("full", two, [](Plan&) {}), "sound");
+  const PlanOptions with_inputs = {.input_gradients = true};
+  check_complaint(complaint("full", with_inputs,
+                            [](Plan& p) {
+                              std::erase_if(p.input_gradients, [](const Operation& op) {
+                                return op.kind == &block_backward_for_inputs && op.block == 0;
+                              });
+                            }),
+                  "does not leave the gradient of the inputs");
+  check_complaint(complaint("full", with_inputs, [](Plan& p) { p.evaluation.push_back(operation(p, optimizer)); }), "changes ");
   // Order.
   check_complaint(complaint("full", two, [](Plan& p) { operation(p, block_forward).waits.clear(); }),
                   "does not wait for operation");

@@ -29,12 +29,13 @@ struct Planned {
 };
 
 /// Returns a job's plan. Every fourth job also has a decoding list.
-Planned plan_of(const Job& job, std::uint64_t number, const DeviceTraits& device) {
+Planned plan_of(const Job& job, std::uint64_t number, const DeviceTraits& device, bool input_gradients = false) {
   DeviceTraits traits = device;
   if (job.piece_rows > 0) traits.piece_rows = job.piece_rows, traits.logits_bytes = 1;
   const auto model = std::make_shared<const Transformer>(job.config, traits);
   ShardingOptions options = job.sharding;
   if (number % 4 == 0 && job.config.positions == Positions::rotary) options.plan.cache = {2, 8};
+  options.plan.input_gradients = input_gradients;
   check_sharding(*model, options, job.ranks);
   ShardedPlan plan =
       plan_sharding(*model, options, mesh_shape(find_placement(options.strategy), job.ranks, options.shard_group_size));
@@ -160,14 +161,14 @@ BOOST_AUTO_TEST_CASE(changed_plans_are_refused) {
     const Job job = random_job(5, number);
     std::optional<Planned> made;
     try {
-      made.emplace(plan_of(job, number, cpu_traits(1)));
+      made.emplace(plan_of(job, number, cpu_traits(1), number % 2 == 1));
     } catch (const UserError&) {
       continue;
     }
     ++planned;
     Dice dice(number);
     Plan& plan = made->plan.plan;
-    for (auto* const list : {&plan.update, &plan.evaluation, &plan.decoding, &plan.publish})
+    for (auto* const list : {&plan.update, &plan.evaluation, &plan.decoding, &plan.publish, &plan.input_gradients})
       for (int sample = 0; sample < 8 && !list->empty(); ++sample) {
         const std::size_t i = dice.below(list->size());
         const std::string_view kind = (*list)[i].kind->name;

@@ -139,7 +139,7 @@ void run_twice(const Operation& op, const std::function<void()>& run, const Memo
 class Twice {
  public:
   Twice(Plan& plan, const Memory& memory, const RankJob& job, Communicator& world) : memory_(memory), job_(job), world_(world) {
-    for (auto* const list : {&plan.update, &plan.evaluation, &plan.decoding, &plan.publish})
+    for (auto* const list : {&plan.update, &plan.evaluation, &plan.input_gradients, &plan.decoding, &plan.publish})
       for (Operation& op : *list) {
         Kind& kind = kinds_.try_emplace(op.kind, *op.kind).first->second;
         kind.run = [](const Running& running) { of_rank->run(running); };
@@ -185,7 +185,8 @@ std::size_t run_all_twice(const Job& job, bool decodes, std::size_t columns) {
     const Transformer model(job.config, traits_for(DeviceKind::cpu, job.piece_rows));
     ShardingOptions options = job.sharding;
     if (decodes) options.plan.cache = {2, T};
-    StatePlaces& places = options.plan.places;  // a file's loads run on another thread, and Twice is for one
+    options.plan.input_gradients = columns == T;  // it runs over all columns
+    StatePlaces& places = options.plan.places;    // a file's loads run on another thread, and Twice is for one
     for (const Space** place : {&places.parameters, &places.optimizer, &places.gradients})
       if (*place) *place = &spaces::host;
     const MeshShape shape = mesh_shape(find_placement(options.strategy), job.ranks, options.shard_group_size);
@@ -222,6 +223,7 @@ std::size_t run_all_twice(const Job& job, bool decodes, std::size_t columns) {
                                  .tokens = static_cast<double>(B * T * options.plan.micro_batches) * job.ranks,
                                  .loss_scale = options.types.parameter == DType::f16 ? 1024.0 : 1.0});
     executor.evaluate(read);
+    if (columns == T) executor.input_gradients(read, static_cast<double>(B * T), 1, [](const MemoryView&) {});
     std::vector<float> logits(V);
     const std::int32_t token = 1, sequence = 0, wanted = 0;
     for (std::int32_t position = 0; decodes && position < 2; ++position)

@@ -65,8 +65,8 @@ void derive_lifetimes(std::vector<Operation>& list, const std::vector<PlanBuffer
 }
 
 /// Places the buffers that live for the whole run one after another, at multiples of their space's alignment. Transient buffers
-/// follow, each at the lowest offset that is free during its lifetime in the first micro-batch (all micro-batches are alike).
-/// These offsets also fit evaluation: buffers that it uses together are alive together in an update.
+/// follow, each at the lowest offset that is free during its lifetime in the first micro-batch (all micro-batches are alike) of
+/// the main list. These offsets also fit the other lists: buffers that they use together are alive together in the main one.
 void place_buffers(Plan& plan) {
   std::size_t fixed = 0;  // bytes on the device
   plan.spaces = {{&spaces::device, 0}};
@@ -81,7 +81,7 @@ void place_buffers(Plan& plan) {
   const std::size_t used = plan.spaces.front().bytes;
   std::size_t top = used, live_bytes = 0, peak = 0;
   std::vector<BufferId> live;
-  for (const Operation& op : plan.update.empty() ? plan.evaluation : plan.update) {
+  for (const Operation& op : plan.main_list()) {
     if (op.micro_batch > 0) break;
     for (const BufferId id : op.acquires) {
       PlanBuffer& buffer = plan.buffers[static_cast<std::size_t>(id)];

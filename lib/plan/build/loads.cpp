@@ -144,6 +144,7 @@ void add_loads(Plan& plan) {
   Loader loader(plan);
   plan.update = loader.rewrite(plan.update, {&plan.sections.forward_backward, &plan.sections.gradient_norm});
   plan.evaluation = loader.rewrite(plan.evaluation, {});
+  plan.input_gradients = loader.rewrite(plan.input_gradients, {});
   plan.decoding = loader.rewrite(plan.decoding, {});
   plan.publish = loader.rewrite(plan.publish, {});
 }

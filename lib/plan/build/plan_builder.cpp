@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <functional>
 #include <map>
 #include <set>
 #include <span>
@@ -43,10 +44,12 @@ std::size_t sums_at_once(std::size_t micro_batches, bool joins_at_once) {
 
 class Builder {
  public:
-  Builder(const Layout& layout, const Placement& placement, const ModelSizes& sizes, const PlanOptions& options)
+  Builder(const Layout& layout, const Placement& placement, const ModelSizes& sizes, const PlanOptions& options,
+          const ModelSizes& evaluated)
       : units_(layout, placement, options),
         options_(options),
         sizes_(sizes),
+        evaluated_(evaluated),
         blocks_(static_cast<int>(sizes.blocks())),
         updates_(units_, plan_, options.clip_values) {
     expect(options.micro_batches >= 1 && options.parameter_slots >= 1 && options.gradient_slots >= 1 &&
@@ -78,10 +81,11 @@ class Builder {
     }
     micro_batch_ = 0;
     emit(plan_.evaluation, evaluation_visits());
+    if (options_.input_gradients) emit(plan_.input_gradients, visits_for_inputs());
     if (decodes()) emit(plan_.decoding, decoding_visits(), kinds::read_rows);
     updates_.append_publish();
     add_loads(plan_);
-    for (auto* list : {&plan_.update, &plan_.evaluation, &plan_.decoding, &plan_.publish}) {
+    for (auto* list : {&plan_.update, &plan_.evaluation, &plan_.input_gradients, &plan_.decoding, &plan_.publish}) {
       derive_waits(*list, plan_.buffers.size());
       derive_lifetimes(*list, plan_.buffers);
     }
@@ -299,6 +303,12 @@ class Builder {
         plan_.whole_parameters);
   }
 
+  /// Returns the larger one of a size for updates and the same size for evaluations.
+  template <class Size>
+  std::size_t larger(const Size& size) const {
+    return std::max(std::invoke(size, sizes_), std::invoke(size, evaluated_));
+  }
+
   /// Adds memory for the fp32 copy of a rank's state. The units with has_copy(unit) use it in turn.
   template <class HasCopy>
   void add_fp32_copy(std::string name, const HasCopy& has_copy, std::vector<Location>& places) {
@@ -350,16 +360,17 @@ class Builder {
   }
 
   void add_batch() {
-    plan_.inputs = add_buffer(plan_, "inputs", BufferRole::batch, sizes_.inputs);
-    plan_.targets = add_buffer(plan_, "targets", BufferRole::batch, sizes_.targets);
-    if (options_.documents) plan_.positions = add_buffer(plan_, "positions", BufferRole::batch, sizes_.inputs);
+    plan_.inputs = add_buffer(plan_, "inputs", BufferRole::batch, larger(&ModelSizes::inputs));
+    plan_.targets = add_buffer(plan_, "targets", BufferRole::batch, larger(&ModelSizes::targets));
+    if (options_.documents) plan_.positions = add_buffer(plan_, "positions", BufferRole::batch, larger(&ModelSizes::inputs));
     plan_.tables = add_buffer(plan_, "tables", BufferRole::batch, sizes_.tables);
     if (gathers_outputs() && sizes_.targets > 0)
-      plan_.all_targets = add_buffer(plan_, "all targets", BufferRole::batch, sizes_.gathered_from * sizes_.targets, true);
+      plan_.all_targets =
+          add_buffer(plan_, "all targets", BufferRole::batch, sizes_.gathered_from * larger(&ModelSizes::targets), true);
     const std::size_t in_pieces = plan_.blocks_in_pieces;
     plan_.scratch = add_buffer(plan_, "scratch", BufferRole::scratch,
-                               std::max(in_pieces == 0 || in_pieces < sizes_.blocks() ? sizes_.scratch : 0,
-                                        in_pieces > 0 ? sizes_.scratch_in_pieces : 0));
+                               std::max(in_pieces == 0 || in_pieces < sizes_.blocks() ? larger(&ModelSizes::scratch) : 0,
+                                        in_pieces > 0 ? larger(&ModelSizes::scratch_in_pieces) : 0));
     plan_.sums = add_buffer(plan_, "sums", BufferRole::scratch, sizeof(UpdateSums));
   }
 
@@ -373,10 +384,12 @@ class Builder {
   }
 
   void add_host_buffers() {
-    const std::size_t positions_bytes = options_.documents ? sizes_.inputs : 0;
-    plan_.tokens = add_on_host("tokens", (options_.training ? 2 * std::max(options_.sums_for, options_.micro_batches) : 1) *
-                                             (sizes_.inputs + sizes_.targets + positions_bytes));
-    plan_.losses = add_on_host("losses", sizes_.losses);
+    const auto of_batch = [&](const ModelSizes& sizes) {
+      return sizes.inputs + sizes.targets + (options_.documents ? sizes.inputs : 0);
+    };
+    const std::size_t of_update = std::max(options_.sums_for, options_.micro_batches) * of_batch(sizes_);
+    plan_.tokens = add_on_host("tokens", options_.training ? 2 * std::max(of_update, of_batch(evaluated_)) : larger(of_batch));
+    plan_.losses = add_on_host("losses", larger(&ModelSizes::losses));
     plan_.report = add_on_host("report", sizeof(UpdateSums) + sizeof(LossSum));
   }
 
@@ -396,10 +409,16 @@ class Builder {
   /// backward is done with them before it recomputes. Each shared buffer has the largest size that it needs.
   void add_activations() {
     for (int b = 0; b <= (options_.training ? blocks_ : 1); ++b)
-      x_.push_back(add_activation(format("x{}", b), b > 1 ? at(sizes_.activations, b) : largest(sizes_.activations, 2, b)));
-    std::vector<std::size_t> kept = recomputes_cheap() ? sizes_.kept : sizes_.saved;
-    for (std::size_t b = 0; b < plan_.blocks_in_pieces; ++b) kept[b] = sizes_.saved_in_pieces[b];
-    saved_.push_back(add_activation("saved0", largest(kept)));
+      x_.push_back(add_activation(format("x{}", b), b > 1 ? at(sizes_.activations, b) : larger([&](const ModelSizes& sizes) {
+                                    return largest(sizes.activations, 2, b);
+                                  })));
+    const auto kept_of = [&](const ModelSizes& sizes) {
+      std::vector<std::size_t> bytes = recomputes_cheap() ? sizes.kept : sizes.saved;
+      if (!sizes.saved_in_pieces.empty()) std::copy_n(sizes.saved_in_pieces.begin(), plan_.blocks_in_pieces, bytes.begin());
+      return bytes;
+    };
+    const std::vector<std::size_t> kept = kept_of(sizes_);
+    saved_.push_back(add_activation("saved0", larger([&](const ModelSizes& sizes) { return largest(kept_of(sizes)); })));
     std::vector<std::size_t> bytes;  // by saved_index()
     for (int b = 0; b < blocks_; ++b) {
       const int i = saved_index(b);
@@ -407,15 +426,20 @@ class Builder {
       at(bytes, i) = std::max(at(bytes, i), at(kept, b));
     }
     for (int i = 1; options_.training && i < static_cast<int>(bytes.size()); ++i)
-      if (!recomputes() && recomputed_blocks() + i < first_backward_block())  // backward does not reach this block
+      if (!recomputes() && recomputed_blocks() + i < first_block_of_any_backward())  // it does not reach this block
         saved_.push_back(saved_.front());
       else
         saved_.push_back(add_activation(format("saved{}", i), at(bytes, i)));
-    if (gathers_outputs()) plan_.all_outputs = add_activation("all outputs", sizes_.gathered_from * sizes_.activations.back());
+    if (gathers_outputs())
+      plan_.all_outputs = add_activation(
+          "all outputs", sizes_.gathered_from * larger([](const ModelSizes& sizes) { return sizes.activations.back(); }));
     if (!recomputes_cheap()) return;
-    std::size_t most = 0;
-    for (int b = 0; b < blocks_; ++b) most = std::max(most, at(sizes_.saved, b) - at(sizes_.kept, b));
-    plan_.cheap = add_activation("cheap", most);
+    plan_.cheap = add_activation("cheap", larger([&](const ModelSizes& sizes) {
+                                   std::size_t most = 0;
+                                   for (int b = 0; b < blocks_; ++b)
+                                     most = std::max(most, at(sizes.saved, b) - at(sizes.kept, b));
+                                   return most;
+                                 }));
   }
 
   bool gathers_outputs() const { return sizes_.gathered_from > 0; }
@@ -471,6 +495,8 @@ class Builder {
   /// The block at which backward ends. Backward goes from the last block to the first trained block, or to block 0 if the
   /// embedding is trained.
   int first_backward_block() const { return std::max(lowest_trained_, 1) - 1; }
+  /// The same for all lists.
+  int first_block_of_any_backward() const { return options_.input_gradients ? 0 : first_backward_block(); }
   bool recomputed(int block) const { return block < recomputed_blocks(); }
   /// The slots of unreduced gradients. At one rank a slot is only rounded or added to a sum. If the next block is recomputed in
   /// the meantime, a second slot saves no time.
@@ -543,11 +569,11 @@ class Builder {
     return exchange;
   }
   /// If the loss sees the rows of all ranks: gathers them. `from`: the output of the last block.
-  void add_gathers_of_outputs(std::vector<Visit>& visits, BufferId from) const {
+  void add_gathers_of_outputs(std::vector<Visit>& visits, BufferId from, const ModelSizes& sizes) const {
     if (!gathers_outputs()) return;
-    visits.push_back(exchange(kinds::gather_outputs, Pass::forward, sizes_.outputs(), sizes_.type, {{OperandName::x, from}}));
+    visits.push_back(exchange(kinds::gather_outputs, Pass::forward, sizes.outputs(), sizes.type, {{OperandName::x, from}}));
     if (plan_.all_targets >= 0)
-      visits.push_back(exchange(kinds::gather_targets, Pass::forward, sizes_.targets / sizeof(float), DType::f32));
+      visits.push_back(exchange(kinds::gather_targets, Pass::forward, sizes.targets / sizeof(float), DType::f32));
   }
 
   /// Backward adds to gradients that stay whole between micro-batches. It overwrites gradients in slots, which are added up in
@@ -567,23 +593,34 @@ class Builder {
   }
 
   std::vector<Visit> update_visits() const {
+    const int last = trains_below_head() ? first_backward_block() : blocks_;
+    std::vector<Visit> visits = forward_and_backward(kinds::head, kinds::block_backward, Pass::backward, last);
+    if (lowest_trained_ > 0) return visits;
+    visits.push_back(visit(kinds::embedding_backward, 0, Pass::backward, {}));
+    visits.back().reads_parameters = sizes_.first_backward_reads;
+    return visits;
+  }
+
+  /// The pass `again` reads parameters as backward does, and contributes to no gradients.
+  std::vector<Visit> visits_for_inputs() const {
+    return forward_and_backward(kinds::head_for_inputs, kinds::block_backward_for_inputs, Pass::again, 0);
+  }
+
+  /// The visits of a micro-batch to the head, and back to block `last`. `pass` is that of these two kinds.
+  std::vector<Visit> forward_and_backward(const Kind& head, const Kind& backward, Pass pass, int last) const {
     std::vector<Visit> visits = {embedding_forward(x(0))};
     for (int b = 0; b < blocks_; ++b) visits.push_back(block_forward(b, x(b), x(b + 1), saved(b)));
-    add_gathers_of_outputs(visits, x(blocks_));
-    visits.push_back(visit(kinds::head, head_stage(), Pass::backward, {{OperandName::x, x(blocks_)}}));
-    if (gathers_outputs() && trains_below_head())
+    add_gathers_of_outputs(visits, x(blocks_), sizes_);
+    visits.push_back(visit(head, head_stage(), pass, {{OperandName::x, x(blocks_)}}));
+    if (gathers_outputs() && (pass != Pass::backward || trains_below_head()))
       visits.push_back(exchange(kinds::scatter_outputs, Pass::again, sizes_.outputs(), DType::f32));
-    for (int b = blocks_ - 1; b >= first_backward_block() && trains_below_head(); --b) {
+    for (int b = blocks_ - 1; b >= last; --b) {
       if (recomputed(b) && (b + 1) % segment() == 0) add_recomputation(visits, b + 1 - segment(), b);
       if (recomputes_cheap() && b + 1 < blocks_)  // forward has computed the last block's activations in `cheap` last
         visits.push_back(
             visit(kinds::recompute_cheap, b + 1, Pass::again, {{OperandName::x, x(b)}, {OperandName::saved, saved(b)}}));
-      visits.push_back(visit(kinds::block_backward, b + 1, Pass::backward,
-                             {{OperandName::x, x_in_backward(b)}, {OperandName::saved, saved(b)}}));
+      visits.push_back(visit(backward, b + 1, pass, {{OperandName::x, x_in_backward(b)}, {OperandName::saved, saved(b)}}));
     }
-    if (lowest_trained_ > 0) return visits;
-    visits.push_back(visit(kinds::embedding_backward, 0, Pass::backward, {}));
-    visits.back().reads_parameters = sizes_.first_backward_reads;
     return visits;
   }
 
@@ -598,7 +635,7 @@ class Builder {
   std::vector<Visit> evaluation_visits() const {
     std::vector<Visit> visits = {embedding_forward(x(0))};
     for (int b = 0; b < blocks_; ++b) visits.push_back(block_forward(b, x(b % 2), x((b + 1) % 2), saved_.front()));
-    add_gathers_of_outputs(visits, x(blocks_ % 2));
+    add_gathers_of_outputs(visits, x(blocks_ % 2), evaluated_);
     visits.push_back(visit(kinds::head_loss, head_stage(), Pass::forward, {{OperandName::x, x(blocks_ % 2)}}));
     return visits;
   }
@@ -807,7 +844,7 @@ class Builder {
 
   const UnitPlacement units_;
   const PlanOptions& options_;
-  const ModelSizes& sizes_;
+  const ModelSizes &sizes_, &evaluated_;
   const int blocks_;
   bool some_gradients_stay_ = false;
   Plan plan_;
@@ -824,8 +861,9 @@ class Builder {
 
 }  // namespace
 
-Plan build_plan(const Layout& layout, const Placement& placement, const ModelSizes& sizes, const PlanOptions& options) {
-  return Builder(layout, placement, sizes, options).build();
+Plan build_plan(const Layout& layout, const Placement& placement, const ModelSizes& sizes, const PlanOptions& options,
+                const ModelSizes* evaluated) {
+  return Builder(layout, placement, sizes, options, evaluated ? *evaluated : sizes).build();
 }
 
 }  // namespace fsdp

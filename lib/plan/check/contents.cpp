@@ -43,6 +43,9 @@ class Contents : private CheckedList {
     };
     if (&list_ == &plan_.evaluation && !gives(report)) fail("is the last operation, but the loss is not reported");
     if (&list_ == &plan_.decoding && !gives(logits)) fail("is the last operation, but there are no logits");
+    if (&list_ == &plan_.input_gradients && !gives_gradient_of_inputs())
+      fail("is the last operation, but does not leave the gradient of the inputs");
+    if (&list_ == &plan_.evaluation || &list_ == &plan_.input_gradients) check_that_state_stays();
   }
 
  private:
@@ -57,6 +60,19 @@ class Contents : private CheckedList {
   };
 
   [[noreturn]] void fail(const std::string& why) const { CheckedList::fail(at_, why); }
+
+  bool gives_gradient_of_inputs() const {
+    const auto is_it = [](const Piece& piece) { return piece.content == Content{dx, 0, 0}; };
+    return std::any_of(pieces_.begin(), pieces_.end(), [&](const auto& all) { return std::ranges::any_of(all, is_it); });
+  }
+  /// Only the beginning of an evaluation may run, so no operation may change what later lists need.
+  void check_that_state_stays() {
+    for (at_ = 0; at_ < list_.size(); ++at_)
+      for (std::size_t k = 0; k < list_[at_].operands.size(); ++k)
+        if (const Location& place = list_[at_].operands[k].place;
+            writes(effect_on(list_[at_], k)) && !takes_turns(buffer(place.buffer)))
+          fail(format("changes {}", name(place)));
+  }
 
   /// Returns true for buffers that several units, stages or micro-batches share one after another. Other buffers have the same
   /// content for the whole list.

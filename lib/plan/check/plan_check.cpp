@@ -210,8 +210,7 @@ class ListChecker : private CheckedList {
           fail(i, format("uses {}, which is not acquired yet or already freed", name(operand.place)));
       for (const BufferId id : op.frees) live.erase(id), bytes -= buffer(id).bytes;
     }
-    const bool is_main = &list_ == (plan_.update.empty() ? &plan_.evaluation : &plan_.update);
-    if (is_main ? peak != plan_.peak_bytes : peak > plan_.peak_bytes)
+    if (&list_ == &plan_.main_list() ? peak != plan_.peak_bytes : peak > plan_.peak_bytes)
       fail(0, format("starts a list with a peak of {} bytes, but the peak of the plan is {} bytes", peak, plan_.peak_bytes));
   }
 };
@@ -219,10 +218,11 @@ class ListChecker : private CheckedList {
 }  // namespace
 
 void check_plan(const Plan& plan, const Layout& layout, const Placement& placement, const ModelSizes& sizes,
-                std::size_t micro_batches) {
-  for (const auto* list : {&plan.update, &plan.evaluation, &plan.decoding, &plan.publish}) {
+                std::size_t micro_batches, const ModelSizes* evaluated) {
+  for (const auto* list : lists_of(plan)) {
     if (list->empty()) continue;
-    const CheckedList checked(plan, layout, placement, sizes, micro_batches, *list);
+    const ModelSizes& of_list = evaluated && list == &plan.evaluation ? *evaluated : sizes;
+    const CheckedList checked(plan, layout, placement, of_list, micro_batches, *list);
     const ListChecker checker(checked);
     checker.check_operands();
     if (list == &plan.update) GradientStates(checked).check();

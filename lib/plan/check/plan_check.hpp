@@ -30,8 +30,8 @@ namespace fsdp {
 /// - Decoding: each block reads and writes only its own cache, which nothing else accesses.
 /// - Memory: buffers with overlapping lifetimes do not overlap, are inside the arena, and add up to the planned peak.
 ///
-/// The check takes milliseconds for a hundred layers.
+/// The check takes milliseconds for a hundred layers. `evaluated` is as for build_plan().
 void check_plan(const Plan& plan, const Layout& layout, const Placement& placement, const ModelSizes& sizes,
-                std::size_t micro_batches);
+                std::size_t micro_batches, const ModelSizes* evaluated = nullptr);
 
 }  // namespace fsdp

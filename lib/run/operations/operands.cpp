@@ -67,7 +67,8 @@ Place gradients(const Query& q) {
 }
 Place saved(const Query& q) {
   const auto b = static_cast<std::size_t>(q.op.block);
-  const auto& sizes = b < q.plan.blocks_in_pieces ? q.sizes.saved_in_pieces : q.plan.cheap >= 0 ? q.sizes.kept : q.sizes.saved;
+  const bool in_pieces = b < q.plan.blocks_in_pieces && !q.sizes.saved_in_pieces.empty();  // a smaller batch may be one piece
+  const auto& sizes = in_pieces ? q.sizes.saved_in_pieces : q.plan.cheap >= 0 ? q.sizes.kept : q.sizes.saved;
   return anywhere(sizes[b], BufferRole::activations);
 }
 Place words_of_round(const Query& q, int round) {

@@ -54,7 +54,8 @@ struct RankFacts {
   const Model& model;
   const Layout& layout;
   const Plan& plan;
-  BatchShape largest;  // the shape that the plan was made for; a micro-batch may have fewer columns (Running::shape)
+  BatchShape largest;    // the shape that the plan was made for; a micro-batch may have fewer columns (Running::shape)
+  BatchShape evaluated;  // the same for an evaluation; T is that of `largest`
   OptimizerOptions optimizer;
   ModelSizes sizes;
   const Mesh* mesh;
@@ -63,6 +64,7 @@ struct RankFacts {
   std::vector<std::byte*> memory;        // address of each buffer; null if its storage has none
   std::vector<const void*> weights;      // address of each parameter when its unit is gathered
   std::vector<float*> gradients;         // address of each parameter's gradient
+  std::vector<float*> no_gradients;      // null for each parameter
   std::vector<UnitParts> parts;          // this rank's part of each unit
   std::vector<std::vector<int>> owners;  // owners of each unit's matrices, if its rule works on whole matrices
 
@@ -75,8 +77,10 @@ struct RankFacts {
   std::size_t begin_of(const Location& place) const {
     return plan.buffers[static_cast<std::size_t>(place.buffer)].offset + place.offset + shard * place.per_shard;
   }
-  BatchLayout batch() const {
-    return {sizes.inputs, sizes.targets, plan.positions >= 0 ? largest.rows() * sizeof(std::int32_t) : 0};
+  /// Of a batch with all columns, and B sequences.
+  BatchLayout batch(std::size_t B) const {
+    return {sizes.inputs / largest.B * B, sizes.targets / largest.B * B,
+            plan.positions >= 0 ? B * largest.T * sizeof(std::int32_t) : 0};
   }
   const UnitTypes& types() const { return layout.units().front().types; }  // of all units
 };
@@ -86,9 +90,10 @@ struct Running {
   Stream& stream;
   const Operation& op;
   const UpdateScalars& scalars;
-  const DecodingStep& step;  // the current decoding step; the memory of the operand `step` has the same numbers
-  std::size_t batch_begin;   // offset of this list's micro-batches in the operand `tokens`
-  BatchShape shape;          // of the operation's micro-batch
+  const DecodingStep& step;      // the current decoding step; the memory of the operand `step` has the same numbers
+  std::size_t batch_begin;       // offset of this list's micro-batches in the operand `tokens`
+  BatchShape shape;              // of the operation's micro-batch
+  InnerOutput* inner = nullptr;  // StageContext::inner
 
   /// The address of an operand; null if the operation does not have it.
   template <class T = void>

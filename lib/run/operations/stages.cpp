@@ -18,7 +18,7 @@ std::size_t block_of(const Operation& op) { return static_cast<std::size_t>(op.b
 StageContext context_of(const Running& r) {
   StageContext context{r.stream,
                        r.rank.weights,
-                       r.rank.gradients,
+                       r.op.find(gradients) ? r.rank.gradients : r.rank.no_gradients,
                        r.at<float>(scratch),
                        r.at<const float>(tables),
                        r.shape,
@@ -30,7 +30,8 @@ StageContext context_of(const Running& r) {
                        r.op.block >= 0 && block_of(r.op) < r.rank.plan.blocks_in_pieces,
                        r.rank.largest.T,
                        {r.at(all_outputs), r.at<const std::int32_t>(all_targets), r.at<float>(all_dx),
-                        static_cast<std::size_t>(r.rank.mesh->world->rank())}};
+                        static_cast<std::size_t>(r.rank.mesh->world->rank())},
+                       r.inner};
   context.dropout.first_sequence +=
       static_cast<std::uint64_t>(r.op.micro_batch) * static_cast<std::uint64_t>(r.rank.mesh->world->size()) * r.shape.B;
   return context;
@@ -45,7 +46,7 @@ constexpr OperandSpec of_read_batch[] = {
     {tokens, reads}, {inputs, overwrites}, {targets, overwrites}, {positions, overwrites}, {sums, overwrites, is_first}};
 
 void run_read_batch(const Running& r) {
-  const BatchLayout batch = r.rank.batch();
+  const BatchLayout batch = r.rank.batch(r.shape.B);
   const std::byte* const memory =
       r.at<std::byte>(tokens) + r.batch_begin + static_cast<std::size_t>(r.op.micro_batch) * batch.bytes();
   const auto present = [&](std::size_t bytes) { return bytes / r.rank.largest.T * r.shape.T; };
@@ -63,6 +64,9 @@ constexpr OperandSpec of_block_forward[] = {{x, reads},          {positions, rea
 constexpr OperandSpec of_head[] = {{x, reads},           {targets, reads},        {dx, overwrites},     {scratch, clobbers},
                                    {all_outputs, reads}, {all_targets, reads},    {all_dx, overwrites}, {sums, changes},
                                    {weights, reads},     {gradients, contributes}};
+constexpr OperandSpec of_head_for_inputs[] = {{x, reads},           {targets, reads},     {dx, overwrites},
+                                              {scratch, clobbers},  {all_outputs, reads}, {all_targets, reads},
+                                              {all_dx, overwrites}, {sums, changes},      {weights, reads}};
 constexpr OperandSpec of_head_loss[] = {{x, reads},           {targets, reads},     {scratch, clobbers},
                                         {all_outputs, reads}, {all_targets, reads}, {sums, changes},
                                         {losses, overwrites}, {report, overwrites}, {weights, reads}};
@@ -74,6 +78,9 @@ constexpr OperandSpec of_recompute_cheap[] = {
 constexpr OperandSpec of_block_backward[] = {{x, reads},        {positions, reads}, {tables, reads},
                                              {dx, changes},     {saved, consumes},  {scratch, clobbers},
                                              {cheap, consumes}, {weights, reads},   {gradients, contributes}};
+constexpr OperandSpec of_block_backward_for_inputs[] = {{x, reads},        {positions, reads}, {tables, reads},
+                                                        {dx, changes},     {saved, consumes},  {scratch, clobbers},
+                                                        {cheap, consumes}, {weights, reads}};
 constexpr OperandSpec of_embedding_backward[] = {
     {inputs, reads},         {positions, reads}, {dx, reads}, {scratch, clobbers}, {weights, reads, nullptr, true},
     {gradients, contributes}};
@@ -212,7 +219,12 @@ constinit const Kind embedding_backward =
     contributing(row("backward embedding", UpdatePart::backward, Subject::first_stage, of_embedding_backward,
                      backward_embedding, cost_of<&StageWork::embedding_backward>, 'E'));
 
-// The cost of decoding is not predicted.
+// The cost of gradients of inputs is not predicted, nor that of decoding.
+constinit const Kind head_for_inputs =
+    row("head and loss, for inputs", UpdatePart::forward, Subject::head, of_head_for_inputs, head_and_loss, nullptr, 'H');
+constinit const Kind block_backward_for_inputs =
+    row("backward for inputs", UpdatePart::backward, Subject::block, of_block_backward_for_inputs, backward_block, nullptr, 'B',
+        Drawing::as_backward);
 constinit const Kind read_rows =
     row("read rows", UpdatePart::other, Subject::nothing, of_read_rows, with_rows<read_step>, nullptr, ' ');
 constinit const Kind embedding_decode = row("decode embedding", UpdatePart::forward, Subject::first_stage, of_embedding_decode,
