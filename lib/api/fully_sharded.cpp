@@ -848,8 +848,12 @@ void FullyShardedDataParallel::Parts::require_same_function() {
   world.broadcast(first.data(), first.size() * sizeof(std::int32_t), 0);
   proof->begin(Proof::Of::comparison);
   executor().evaluate([&](std::size_t, std::int32_t* inputs, std::int32_t* targets) {
-    std::copy_n(first.data(), inputs_of_batch(), inputs);
-    std::copy_n(first.data() + inputs_of_batch(), numbers_of_batch() - inputs_of_batch(), targets);
+    const std::span all(first);  // as often as the batch of an evaluation has room for it
+    const auto repeat = [&](std::span<const std::int32_t> numbers, std::int32_t* to, std::size_t per_row) {
+      for (std::size_t i = 0; i < sharding.evaluated().rows() * per_row; ++i) to[i] = numbers[i % numbers.size()];
+    };
+    repeat(all.first(inputs_of_batch()), inputs, rows.inputs);
+    repeat(all.subspan(inputs_of_batch()), targets, rows.targets);
   });
   std::vector<double> of_first = proof->samples();
   world.broadcast(of_first.data(), of_first.size() * sizeof(double), 0);

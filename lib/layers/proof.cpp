@@ -189,7 +189,7 @@ void Proof::compare_scales(const std::vector<float>& half, const std::vector<flo
   float largest = 0;
   for (const float g : half) largest = std::max(largest, std::abs(g));
   for (std::size_t i = 0; i < half.size(); ++i)
-    if (std::abs(whole[i] - 2 * half[i]) > 4e-3f * largest)
+    if (std::isfinite(whole[i]) && std::abs(whole[i] - 2 * half[i]) > 4e-3f * largest)  // fp16 may overflow
       return note(
           format("evaluate() gives {} for dx[{}, {}] with scale {}, and {} with scale {} (dx and the gradients are those of "
                  "scale times the losses); multiply them by scale",

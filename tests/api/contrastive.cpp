@@ -149,11 +149,18 @@ BOOST_AUTO_TEST_CASE(the_loss_of_clip_is_pytorchs_at_any_number_of_ranks) {
     for (const auto& [name, wanted] : golden["weights"].items())
       for (std::size_t i = 0; i < wanted.size(); ++i)
         BOOST_TEST(std::abs(full.parameters.at(name).at(i) - wanted[i].get<float>()) < 2e-6, name << " " << i);
-  for (const char* const strategy : {"SHARD_GRAD_OP", "NO_SHARD", "optim", "HYBRID_SHARD"})
-    BOOST_TEST((train(job, options_of(job, strategy)) == full), strategy);
   FsdpOptions recomputed = options_of(job);
-  recomputed.activation_checkpointing = true, recomputed.accumulate_unsharded = true;
-  BOOST_TEST((train(job, recomputed).losses == full.losses));
+  recomputed.activation_checkpointing = true;
+  BOOST_TEST((train(job, recomputed) == full));
+  // Some strategies add up micro-batches before ranks, so bits are compared for one micro-batch.
+  const auto of_one = [&](const std::string& strategy) {
+    FsdpOptions options = options_of(job, strategy);
+    options.gradient_accumulation_steps = 1;
+    return train(job, options);
+  };
+  const Outcome one = of_one("FULL_SHARD");
+  for (const char* const strategy : {"SHARD_GRAD_OP", "NO_SHARD", "optim", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"})
+    BOOST_TEST((of_one(strategy) == one), strategy);
   FsdpOptions in_bf16 = options_of(job);
   in_bf16.param_dtype = "bf16";
   const Outcome rounded = train(job, in_bf16);

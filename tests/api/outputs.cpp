@@ -259,7 +259,7 @@ BOOST_AUTO_TEST_CASE(inner_layers_in_all_compositions) {
       .add("after", after)
       .loss(mean_squared_error(7));
   Job job;
-  FullyShardedDataParallel sharded(job, model, {.batch_size = 2, .eval_batch_size = 4});
+  FullyShardedDataParallel sharded(job, model, {.batch_size = 2, .check_first_update = false, .eval_batch_size = 4});
   const auto fill = [](const Batch& batch) {
     for (std::size_t i = 0; i < batch.inputs().size(); ++i) batch.inputs()[i] = std::cos(static_cast<float>(i + rank()));
     std::ranges::fill(batch.targets(), 0.0f);

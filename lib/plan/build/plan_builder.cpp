@@ -366,7 +366,7 @@ class Builder {
     plan_.tables = add_buffer(plan_, "tables", BufferRole::batch, sizes_.tables);
     if (gathers_outputs() && sizes_.targets > 0)
       plan_.all_targets =
-          add_buffer(plan_, "all targets", BufferRole::batch, sizes_.gathered_from * larger(&ModelSizes::targets), true);
+          add_buffer(plan_, "all targets", BufferRole::batch, sizes_.gathered_from * larger(&ModelSizes::targets));
     const std::size_t in_pieces = plan_.blocks_in_pieces;
     plan_.scratch = add_buffer(plan_, "scratch", BufferRole::scratch,
                                std::max(in_pieces == 0 || in_pieces < sizes_.blocks() ? larger(&ModelSizes::scratch) : 0,
@@ -430,9 +430,11 @@ class Builder {
         saved_.push_back(saved_.front());
       else
         saved_.push_back(add_activation(format("saved{}", i), at(bytes, i)));
-    if (gathers_outputs())
+    if (gathers_outputs()) {
       plan_.all_outputs = add_activation(
           "all outputs", sizes_.gathered_from * larger([](const ModelSizes& sizes) { return sizes.activations.back(); }));
+      for (const BufferId id : {x_.back(), x(blocks_ % 2), plan_.all_outputs}) share_no_memory(id);
+    }
     if (!recomputes_cheap()) return;
     plan_.cheap = add_activation("cheap", larger([&](const ModelSizes& sizes) {
                                    std::size_t most = 0;
@@ -442,6 +444,9 @@ class Builder {
                                  }));
   }
 
+  /// Gives a buffer memory that no other one shares, so that other streams than compute may use it.
+  void share_no_memory(BufferId id) { at(plan_.buffers, id).transient = false; }
+
   bool gathers_outputs() const { return sizes_.gathered_from > 0; }
   bool trains_below_head() const { return lowest_trained_ < head_stage(); }
 
@@ -450,6 +455,7 @@ class Builder {
     if (gathers_outputs()) {
       plan_.all_dx = add_activation("all dx", sizes_.gathered_from * sizes_.outputs() * sizeof(float));
       plan_.gathered_dx = add_activation("gathered dx", sizes_.outputs() * sizeof(float));
+      for (const BufferId id : {dx_, plan_.all_dx, plan_.gathered_dx}) share_no_memory(id);
     }
     for (int i = 1; recomputes() && i < segment(); ++i)
       recomputed_x_.push_back(add_activation(format("x+{}", i), largest(sizes_.activations, segment(), i)));
