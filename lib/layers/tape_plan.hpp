@@ -90,4 +90,7 @@ class TapePlan {
   std::vector<bool> has_gradient_;
 };
 
+/// For tests: recorded(), or, if not `tiled`, with whole values that are all kept, each in memory of its own.
+LayerPtr recorded(std::size_t inputs, std::function<Value(Tape&, Value x)> function, bool tiled);
+
 }  // namespace fsdp

@@ -20,8 +20,9 @@ namespace {
 /// The function of a layer or loss, and its plan for each size of batch.
 class Recorder {
  public:
-  Recorder(std::size_t inputs, std::function<Value(Tape&, Value)> function, bool is_loss, RecordedLossOptions options)
-      : inputs_(inputs), function_(std::move(function)), is_loss_(is_loss), options_(options) {
+  Recorder(std::size_t inputs, std::function<Value(Tape&, Value)> function, bool is_loss, RecordedLossOptions options,
+           bool tiled = true)
+      : inputs_(inputs), function_(std::move(function)), is_loss_(is_loss), tiled_(tiled), options_(options) {
     const char* const name = is_loss ? "recorded_loss" : "recorded";
     require_size(name, "inputs", inputs);
     if (!function_) throw UserError(format("the function of {}() is null; give one", name));
@@ -43,7 +44,7 @@ class Recorder {
       if (sizes.B == batch.B && sizes.T == batch.T && sizes.type == batch.type && sizes.threads == batch.threads) return *plan;
     TapeList list = record(function_, inputs_, batch, is_loss_, options_);
     require_same(list, batch);
-    plans_.emplace_back(batch, std::make_unique<TapePlan>(std::move(list), batch, is_loss_));
+    plans_.emplace_back(batch, std::make_unique<TapePlan>(std::move(list), batch, is_loss_, tiled_));
     return *plans_.back().second;
   }
 
@@ -69,7 +70,7 @@ class Recorder {
 
   const std::size_t inputs_;
   const std::function<Value(Tape&, Value)> function_;
-  const bool is_loss_;
+  const bool is_loss_, tiled_;
   const RecordedLossOptions options_;
   TapeList first_;  // for no rows
   mutable std::mutex mutex_;
@@ -269,8 +270,8 @@ TapeSpaces spaces_of(const Pass& pass, void* saved, void* stats, void* scratch, 
 
 class RecordedLayer final : public Layer {
  public:
-  RecordedLayer(std::size_t inputs, std::function<Value(Tape&, Value)> function)
-      : recorder_(inputs, std::move(function), false, {}) {}
+  RecordedLayer(std::size_t inputs, std::function<Value(Tape&, Value)> function, bool tiled)
+      : recorder_(inputs, std::move(function), false, {}, tiled) {}
   std::vector<LayerParameter> parameters() const override { return recorder_.first().parameters; }
   std::size_t inputs() const override { return recorder_.inputs(); }
   std::size_t outputs() const override { return recorder_.outputs(); }
@@ -331,8 +332,11 @@ std::string text_of(const Base& base) {
 
 }  // namespace
 
+LayerPtr recorded(std::size_t inputs, std::function<Value(Tape&, Value)> function, bool tiled) {
+  return std::make_shared<RecordedLayer>(inputs, std::move(function), tiled);
+}
 LayerPtr recorded(std::size_t inputs, std::function<Value(Tape&, Value)> function) {
-  return std::make_shared<RecordedLayer>(inputs, std::move(function));
+  return recorded(inputs, std::move(function), true);
 }
 LossPtr recorded_loss(std::size_t inputs, std::function<Value(Tape&, Value)> function, RecordedLossOptions options) {
   return std::make_shared<RecordedLoss>(inputs, std::move(function), options);

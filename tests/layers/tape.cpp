@@ -2,9 +2,13 @@
 #include <boost/test/unit_test.hpp>
 
 #include <cmath>
+#include <random>
 
 #include <fsdp/check_gradients.hpp>
 #include <fsdp/fsdp.hpp>
+
+#include "layers/run_layer.hpp"
+#include "layers/tape_plan.hpp"
 
 using namespace fsdp;
 
@@ -181,4 +185,165 @@ BOOST_AUTO_TEST_CASE(of_losses) {
         },
         6, {}, options);
   }
+}
+
+namespace {
+
+/// A recording of `count` random operations on matrices [R, 6], columns [R, 1], rows [1, 6] and numbers, the same at each call.
+Recorded random_recording(unsigned seed, int count) {
+  return [=](Tape& tape, Value x) {
+    using enum ops::Transpose;
+    std::mt19937 random(seed);
+    const auto below = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
+    std::vector<Value> full = {x}, columns_of = {row_mean(x)};
+    std::vector<Value> rows_of_all = {tape.parameter("row", {6}, normal(1)), tape.parameter("number", {1}, normal(1))};
+    const Value matrix = tape.parameter("matrix", {6, 6}, normal(1)), table = tape.parameter("table", {4, 6}, normal(1));
+    const auto any = [&] { return full[below(full.size())]; };
+    const auto side = [&]() -> Value {
+      const std::size_t kind = below(3);
+      return kind == 0 ? any() : kind == 1 ? columns_of[below(columns_of.size())] : rows_of_all[below(rows_of_all.size())];
+    };
+    for (int i = 0; i < count; ++i) {
+      const Value a = below(3) == 0 ? any() : full.back();
+      switch (below(24)) {
+        case 0:
+          full.push_back(tanh(a));
+          break;
+        case 1:
+          full.push_back(sigmoid(a) * a);
+          break;
+        case 2:
+          full.push_back(a + side());
+          break;
+        case 3:
+          full.push_back(tanh(a) * side());
+          break;
+        case 4:
+          full.push_back(side() - a);
+          break;
+        case 5:
+          full.push_back(a / (square(side()) + 1.0f));
+          break;
+        case 6:
+          full.push_back(max(a, side()));
+          break;
+        case 7:
+          full.push_back(where(is_less(a, side()), a, side()));
+          break;
+        case 8:
+          full.push_back(softmax(a));
+          break;
+        case 9:
+          full.push_back(tanh(log_softmax(a)));
+          break;
+        case 10:
+          columns_of.push_back(log_sum_exp(a));
+          break;
+        case 11:
+          columns_of.push_back(row_max(a) * 0.5f);
+          break;
+        case 12:
+          columns_of.push_back(pick(a, tape.position(6)) + row_mean(any()));
+          break;
+        case 13:
+          rows_of_all.push_back(column_sum(a) * 0.05f);
+          break;
+        case 14:
+          full.push_back(tanh(matmul(a, matrix)));
+          break;
+        case 15:
+          full.push_back(tanh(matmul(a, matrix, yes)));
+          break;
+        case 16:
+          full.push_back(join(columns(a, 3, 3), columns(any(), 0, 3)));
+          break;
+        case 17:
+          full.push_back(a * rows_of(table, tape.position(4)));
+          break;
+        case 18:
+          full.push_back(tanh(matmul(softmax(matmul(columns(a, 1, 2), columns(any(), 0, 2), yes, tape.T)), any(), no, tape.T)));
+          break;
+        case 19:
+          full.push_back(tanh(matmul(any(), matmul(transpose(a), any())) * 0.1f));
+          break;
+        case 20:
+          full.push_back(dropout(a, 0.3));
+          break;
+        case 21:
+          full.push_back(stop_gradient(a) + gelu(any()));
+          break;
+        case 22:
+          full.push_back(a * exp(tanh(rows_of_all[below(rows_of_all.size())])));
+          break;
+        case 23:
+          full.push_back(tanh(a * cross_entropy(any(), tape.position(3))));
+          break;
+      }
+    }
+    Value all = full.back() + columns_of.back() + rows_of_all.back();
+    for (const Value& parameter : {matrix, table}) all = all + column_sum(parameter) * 0.01f;
+    return all + x + rows_of_all[0] * rows_of_all[1];
+  };
+}
+
+test::Tensors numbers_for(const Layer& layer, std::size_t rows, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal_number;
+  test::Tensors given;
+  const auto fill = [&](const std::string& name, std::size_t n) {
+    for (std::size_t i = 0; i < n; ++i) given[name].push_back(normal_number(random));
+  };
+  fill("x", rows * layer.inputs()), fill("dy", rows * layer.outputs());
+  for (const LayerParameter& parameter : layer.parameters()) fill("param/" + parameter.name, numel(parameter.shape));
+  return given;
+}
+
+/// The largest difference between two results of the same name, relative to the largest number of it.
+double difference(const test::Tensors& a, const test::Tensors& b) {
+  double most = 0;
+  for (const auto& [name, values] : a) {
+    double largest = 1e-3, apart = 0;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      largest = std::max(largest, std::abs(static_cast<double>(b.at(name)[i])));
+      const double distance = std::abs(static_cast<double>(values[i]) - static_cast<double>(b.at(name)[i]));
+      apart = std::isfinite(distance) ? std::max(apart, distance) : HUGE_VAL;
+    }
+    most = std::max(most, apart / largest);
+  }
+  return most;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(random_recordings_are_those_without_shared_memory) {
+  double worst = 0, worst_16 = 0;
+  for (unsigned seed = 1; seed <= 120; ++seed) {
+    const Recorded function = random_recording(seed, 3 + static_cast<int>(seed * 7 % 38));
+    const std::size_t B = 1 + seed % 4, T = 1 + seed * 5 % 23;
+    const LayerPtr layer = recorded(6, function), plain = recorded(6, function, false);
+    const test::Tensors given = numbers_for(*layer, B * T, seed);
+    kernels::set_threads(1);
+    const test::Tensors alone = test::run_layer(*layer, given, B, T, DType::f32);
+    const double apart = difference(alone, test::run_layer(*plain, given, B, T, DType::f32));
+    BOOST_TEST(apart < 1e-5, "seed " << seed << ": " << apart);
+    worst = std::max(worst, apart);
+    for (int threads = 2; threads <= 4; ++threads) {
+      kernels::set_threads(threads);
+      const test::Tensors together = test::run_layer(*layer, given, B, T, DType::f32);
+      BOOST_TEST((together == alone), "seed " << seed << " with " << threads << " threads: " << difference(together, alone));
+    }
+    kernels::set_threads(1);
+    if (seed % 4 == 0)
+      for (const DType type : {DType::bf16, DType::f16})
+        worst_16 = std::max(worst_16,
+                            difference(test::run_layer(*layer, given, B, T, type), test::run_layer(*plain, given, B, T, type)));
+  }
+  BOOST_TEST_MESSAGE("worst " << worst << ", in 16 bits " << worst_16);
+  BOOST_TEST(std::isfinite(worst_16));
+}
+
+BOOST_AUTO_TEST_CASE(random_recordings_have_right_gradients) {
+  for (unsigned seed = 1; seed <= 30; ++seed)
+    require_right("seed " + std::to_string(seed), random_recording(seed, 3 + static_cast<int>(seed)), 6,
+                  {.B = 2, .T = 3, .most_elements = 12, .step = 3e-3});
 }

@@ -18,7 +18,6 @@
 #include "kernels/rows/rope.hpp"
 #include "kernels/rows/squares.hpp"
 #include "kernels/rows/statistics.hpp"
-#include "kernels/rows/tape.hpp"
 
 /// Optimizer updates of single elements, and KeepAndSquare. Only CUDA uses this list: on the CPU, each call of
 /// update_elements() compiles the loop for its rule.
@@ -55,14 +54,7 @@
   X(SumFewRanks<In, 8>)
 
 /// Bodies that run only on the CPU.
-#define FSDP_CPU_BODIES(X)    \
-  X(ColumnSquares)            \
-  FSDP_TAPE_BODIES(X, float)  \
-  FSDP_TAPE_BODIES(X, bf16)   \
-  FSDP_TAPE_BODIES(X, f16)    \
-  X(ScatterRows<float, bf16>) \
-  X(ScatterRows<float, f16>)
-#define FSDP_TAPE_BODIES(X, E) X(FinishSums<E>) X(TransposeMatrix<E>) X(GatherRows<E>) X(ScatterRows<E, E>)
+#define FSDP_CPU_BODIES(X) X(ColumnSquares)
 
 #define FSDP_ROW_BODIES(X)                  \
   FSDP_OPTIMIZER_BODIES(X, float)           \

@@ -45,7 +45,6 @@ void run_attention(const Body& body, std::size_t rows, float* scratch, std::size
 FSDP_INSTANTIATE_ATTENTION(float)
 FSDP_INSTANTIATE_ATTENTION(bf16)
 FSDP_INSTANTIATE_ATTENTION(f16)
-template void run_attention<FSDP_CPU_LEVEL>(const TapeTiles&, std::size_t, float*, std::size_t);
 
 #define FSDP_INSTANTIATE(...) template void run_rows<FSDP_CPU_LEVEL, __VA_ARGS__>(const __VA_ARGS__&, std::size_t);
 FSDP_ROW_BODIES(FSDP_INSTANTIATE)

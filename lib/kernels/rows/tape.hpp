@@ -71,29 +71,29 @@ struct TapeRowOfStep {
     lanes.once([=]() FSDP_LANE { *to = adds ? *to + number : number; });
   }
 
+  /// Two loops, because a loop that may add or not does not become vector code.
+  template <class F, class... In>
+  FSDP_INLINE void each(F f, In... in_rows) const {
+    float* const to = out();
+    if (step.adds && !step.sums)
+      lanes.each(
+          n, [=](float& o, auto... x) FSDP_LANE { o += f(x...); }, to, in_rows...);
+    else
+      lanes.each(
+          n, [=](float& o, auto... x) FSDP_LANE { o = f(x...); }, writes(to), in_rows...);
+    finish();
+  }
   template <class F>
   void one(F f) const {
-    const float* const a = in(step.a, 0);
-    const bool adds = step.adds && !step.sums;
-    lanes.each(
-        n, [=](float& o, float x) FSDP_LANE { o = adds ? o + f(x) : f(x); }, out(), a);
-    finish();
+    each(f, in(step.a, 0));
   }
   template <class F>
   void two(const TapeOperand& second, F f) const {
-    const float *const a = in(step.a, 0), *const b = in(second, 1);
-    const bool adds = step.adds && !step.sums;
-    lanes.each(
-        n, [=](float& o, float x, float y) FSDP_LANE { o = adds ? o + f(x, y) : f(x, y); }, out(), a, b);
-    finish();
+    each(f, in(step.a, 0), in(second, 1));
   }
   template <class F>
   void three(F f) const {
-    const float *const a = in(step.a, 0), *const b = in(step.b, 1), *const c = in(step.c, 2);
-    const bool adds = step.adds && !step.sums;
-    lanes.each(
-        n, [=](float& o, float x, float y, float z) FSDP_LANE { o = adds ? o + f(x, y, z) : f(x, y, z); }, out(), a, b, c);
-    finish();
+    each(f, in(step.a, 0), in(step.b, 1), in(step.c, 2));
   }
 
   FSDP_INLINE std::int64_t index() const {
