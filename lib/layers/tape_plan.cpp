@@ -450,12 +450,13 @@ class TapePlan::Emitter {
   }
   /// The part of the gradient that later groups have computed.
   TapeOperand given(int node) {
+    if (const auto found = loaded_.find(node); found != loaded_.end()) return found->second;
     const TapePlace place = node == plan_.list_.result ? TapePlace{kernels::y_space, 0, false} : plan_.gradient(node);
     TapeOperand from = operand_of(place, node);
     if (is_fp32(place)) return from;
     const TapeOperand operand = slot(node);
     emit({.op = TapeOp::load, .out = operand, .a = from, .columns = list_[node].columns, .serves = list_[node].leaves});
-    return inside_[node] = operand;
+    return loaded_[node] = operand;
   }
   TapePlace target_of(int node) const {
     const TapeNode& of = list_[node];
@@ -504,7 +505,7 @@ class TapePlan::Emitter {
           if (step.adds)
             emit({.op = TapeOp::copy,
                   .out = gradients[base],
-                  .a = load_given(base),
+                  .a = given(base),
                   .columns = list_[base].columns,
                   .serves = of.leaves});
         }
@@ -519,12 +520,6 @@ class TapePlan::Emitter {
     step.out.offset += begin * sizeof(float);
     emit(step);
   }
-  TapeOperand load_given(int node) {
-    const TapeOperand operand = given(node);
-    inside_.erase(node);
-    return operand;
-  }
-
   void differentiate(int node);
 
   TapeSteps finish();
@@ -538,6 +533,7 @@ class TapePlan::Emitter {
   TapeSteps result_;
   std::vector<std::size_t> slots_;               // floats of each
   std::map<int, TapeOperand> operands_;          // of values
+  std::map<int, TapeOperand> loaded_;            // of gradients that later groups have computed
   std::map<int, TapeOperand> inside_, outside_;  // of gradients: nodes of this run, and others
 };
 
