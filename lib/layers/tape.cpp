@@ -48,8 +48,6 @@ Value push(const Value& first, TapeNode node) {
   const bool has_gradient = node.kind != TapeKind::stop && node.op != TapeOp::is_less && node.op != TapeOp::is_equal;
   for (const int operand : {node.a, node.b, node.c})
     if (operand >= 0 && has_gradient) node.leaves |= recording.list[operand].leaves;
-  if (node.op == TapeOp::where && node.kind == TapeKind::row)
-    node.leaves = recording.list[node.b].leaves | recording.list[node.c].leaves;
   recording.list.nodes.push_back(node);
   return {first.recording(), static_cast<int>(recording.list.nodes.size()) - 1};
 }
@@ -235,7 +233,7 @@ Value where(const Value& mask, const Value& a, float b) { return where(mask, a, 
 Value where(const Value& mask, const Value& a, const Value& b) {
   require_one_recording("where", mask, a), require_one_recording("where", mask, b);
   const TapeNode m = node_of(mask), x = node_of(a), y = node_of(b);
-  TapeNode node{.op = TapeOp::where, .a = mask.index(), .b = a.index(), .c = b.index()};
+  TapeNode node{.op = TapeOp::where, .a = stop_gradient(mask).index(), .b = a.index(), .c = b.index()};
   constexpr const char* wanted = "sizes are equal, or some are a row, a column or a number";
   if (!joins(x.rows, y.rows, node.rows) || !joins(x.columns, y.columns, node.columns)) refuse_sizes("where", a, b, wanted);
   if (!joins(m.rows, node.rows, node.rows) || !joins(m.columns, node.columns, node.columns))

@@ -127,11 +127,24 @@ TapePlan::TapePlan(TapeList list, const BatchSizes& batch, bool is_loss, bool ti
   whole_.assign(n, false), kept_.assign(n, false), read_by_whole_.assign(n, false), wide_.assign(n, false);
   has_gradient_.assign(n, false);
   values_.resize(n), gradients_.resize(n);
+  find_gradients();
   find_groups();
   find_whole();
   place_values();
   place_gradients();
   emit();
+}
+
+/// Clears the leaves of nodes whose gradient is 0, because only what has no gradient reads them.
+void TapePlan::find_gradients() {
+  std::vector<bool> is_reached(list_.nodes.size());
+  is_reached[static_cast<std::size_t>(list_.result)] = true;
+  for (int i = static_cast<int>(list_.nodes.size()) - 1; i >= 0; --i) {
+    TapeNode& node = list_.nodes[static_cast<std::size_t>(i)];
+    if (!is_reached[static_cast<std::size_t>(i)]) node.leaves = 0;
+    if (node.leaves == 0) continue;
+    for (const int operand : operands_of(node)) is_reached[static_cast<std::size_t>(operand)] = true;
+  }
 }
 
 /// Puts whole operations first that can be done, and else makes the longest possible run.
@@ -200,7 +213,7 @@ void TapePlan::find_whole() {
         if (node != list_.result) keep(node);
   for (const TapeGroup& group : groups_)
     for (const int i : group.nodes)
-      if (const TapeNode& node = list_[i]; node.kind == TapeKind::matmul) {
+      if (const TapeNode& node = list_[i]; node.kind == TapeKind::matmul && node.leaves != 0) {
         if (list_[node.a].leaves != 0) keep(node.b);
         if (list_[node.b].leaves != 0) keep(node.a);
       }
@@ -691,7 +704,7 @@ void TapePlan::emit() {
     const TapeNode& node = list_[group.nodes.front()];
     for (const int k : {0, 1}) {
       const int operand = k == 0 ? node.a : node.b;
-      if (operand < 0 || list_[operand].leaves == 0) continue;
+      if (node.leaves == 0 || operand < 0 || list_[operand].leaves == 0) continue;
       const int base = list_.base(operand).first;
       const bool is_first = !has_contribution[index(base)] && list_[base].kind != TapeKind::parameter;
       const bool covers = list_[operand].columns == list_[base].columns && node.kind != TapeKind::rows_of;
@@ -699,6 +712,7 @@ void TapePlan::emit() {
       has_contribution[index(base)] = true;
     }
   }
+  writes_dx = has_contribution[0];
   std::size_t tile_floats = 0, sum_floats = 0, parts = 1;
   for (const TapeGroup& group : groups_)
     for (const TapeSteps* pass : {&group.forward, &group.backward}) {

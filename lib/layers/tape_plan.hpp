@@ -62,6 +62,7 @@ class TapePlan {
   const TapePlace& gradient(int node) const { return gradients_[static_cast<std::size_t>(node)]; }
   /// Bytes of kept values in the type of the pass and in fp32; of other memory; and where tiles and sums begin in it.
   std::size_t saved_bytes = 0, stats_bytes = 0, scratch_bytes = 0, tiles_at = 0, sums_at = 0;
+  bool writes_dx = false;  // the result depends on x
   /// The same as numbers per row. A loss has all of it as scratch.
   MemorySizes sizes;
 
@@ -69,6 +70,7 @@ class TapePlan {
   class Emitter;
   friend class Emitter;
 
+  void find_gradients();
   void find_groups();
   void find_whole();
   void place_values();

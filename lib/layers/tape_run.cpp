@@ -97,6 +97,7 @@ class TapePass {
         compute(group.nodes.front());
   }
   void backward() const {
+    if (dx_ && !plan_.writes_dx) ops::fill_zero(pass_, dx_);
     for (auto group = plan_.groups().rbegin(); group != plan_.groups().rend(); ++group)
       if (group->is_run)
         run(*group, group->backward, wanted_, true);
@@ -202,6 +203,7 @@ class TapePass {
   void differentiate(const TapeGroup& group) const {
     const int node = group.nodes.front();
     const TapeNode& of = list_[node];
+    if ((of.leaves & wanted_) == 0) return;
     const Tensor dy = gradient(node), da = gradient(of.a);
     const auto clear = [&](int operand, bool clears) {
       if (clears && gradient(operand)) ops::fill_zero(pass_, gradient(list_.base(operand).first));

@@ -190,7 +190,8 @@ BOOST_AUTO_TEST_CASE(of_losses) {
 namespace {
 
 /// A recording of `count` random operations on matrices [R, 6], columns [R, 1], rows [1, 6] and numbers, the same at each call.
-Recorded random_recording(unsigned seed, int count) {
+/// `smooth`: the gradient is the derivative everywhere.
+Recorded random_recording(unsigned seed, int count, bool smooth = false) {
   return [=](Tape& tape, Value x) {
     using enum ops::Transpose;
     std::mt19937 random(seed);
@@ -205,7 +206,7 @@ Recorded random_recording(unsigned seed, int count) {
     };
     for (int i = 0; i < count; ++i) {
       const Value a = below(3) == 0 ? any() : full.back();
-      switch (below(24)) {
+      switch (const std::size_t operation = below(24); smooth && (operation == 7 || operation == 21) ? 0 : operation) {
         case 0:
           full.push_back(tanh(a));
           break;
@@ -344,6 +345,6 @@ BOOST_AUTO_TEST_CASE(random_recordings_are_those_without_shared_memory) {
 
 BOOST_AUTO_TEST_CASE(random_recordings_have_right_gradients) {
   for (unsigned seed = 1; seed <= 30; ++seed)
-    require_right("seed " + std::to_string(seed), random_recording(seed, 3 + static_cast<int>(seed)), 6,
-                  {.B = 2, .T = 3, .most_elements = 12, .step = 3e-3});
+    require_right("seed " + std::to_string(seed), random_recording(seed, 3 + static_cast<int>(seed), true), 6,
+                  {.B = 2, .T = 3, .most_elements = 12, .step = 3e-3, .tolerance_16_bits = 1e6});
 }
