@@ -2,6 +2,8 @@
 #include <boost/test/unit_test.hpp>
 
 #include <cmath>
+#include <map>
+#include <optional>
 #include <random>
 
 #include <fsdp/check_gradients.hpp>
@@ -334,17 +336,161 @@ BOOST_AUTO_TEST_CASE(random_recordings_are_those_without_shared_memory) {
       BOOST_TEST((together == alone), "seed " << seed << " with " << threads << " threads: " << difference(together, alone));
     }
     kernels::set_threads(1);
-    if (seed % 4 == 0)
-      for (const DType type : {DType::bf16, DType::f16})
-        worst_16 = std::max(worst_16,
-                            difference(test::run_layer(*layer, given, B, T, type), test::run_layer(*plain, given, B, T, type)));
+    if (seed % 3 == 0 && seed * 7 % 38 < 6)  // few operations, which do not multiply the rounding
+      worst_16 = std::max(worst_16, difference(test::run_layer(*layer, given, B, T, DType::f16), alone));
   }
   BOOST_TEST_MESSAGE("worst " << worst << ", in 16 bits " << worst_16);
-  BOOST_TEST(std::isfinite(worst_16));
+  BOOST_TEST(worst_16 > 0);
+  BOOST_TEST(worst_16 < 5e-2);
 }
 
 BOOST_AUTO_TEST_CASE(random_recordings_have_right_gradients) {
   for (unsigned seed = 1; seed <= 30; ++seed)
     require_right("seed " + std::to_string(seed), random_recording(seed, 3 + static_cast<int>(seed), true), 6,
                   {.B = 2, .T = 3, .most_elements = 12, .step = 3e-3, .tolerance_16_bits = 1e6});
+}
+
+namespace {
+
+using enum ops::Transpose;
+
+/// Unit vectors.
+Value unit(const Value& x) { return x / fsdp::sqrt(row_sum(square(x)) + 1e-12f); }
+
+/// The symmetric loss of two towers (Radford et al. 2021): the halves of a row belong together.
+Value two_towers(Tape& tape, Value x) {
+  const std::size_t n = x.columns() / 2;
+  const Value scale = exp(tape.parameter("log_scale", {1}, constant(1.5f))), own = tape.position(tape.rows);
+  const auto side = [&](std::size_t mine, std::size_t other) {
+    return cross_entropy(matmul(scale * unit(columns(x, mine, n)), unit(columns(x, other, n)), yes), own);
+  };
+  return 0.5f * (side(0, n) + side(n, 0));
+}
+
+Value gated(Tape& tape, Value x) {
+  const Value w1 = tape.parameter("w1", {10, 6}, normal(1)), w3 = tape.parameter("w3", {10, 6}, normal(1));
+  const Value bias = tape.parameter("bias", {10}, normal(1)), w2 = tape.parameter("w2", {6, 10}, normal(1));
+  return matmul(silu(matmul(x, w1, yes) + bias) * matmul(x, w3, yes), w2, yes);
+}
+
+Value norm(Tape& tape, Value x) {
+  const Value centered = x - row_mean(x);
+  return centered / fsdp::sqrt(row_mean(square(centered)) + 1e-5f) * tape.parameter("weight", {6}, constant(1)) +
+         tape.parameter("bias", {6}, constant(0));
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(values_and_gradients_are_those_of_pytorch) {
+  const test::json file = test::read_json(test::golden_folder("").parent_path().parent_path() / "layers" / "tape.json");
+  const std::map<std::string, Recorded> functions = {
+      {"contrastive", two_towers},
+      {"gated", gated},
+      {"norm", norm},
+      {"attention", [](Tape&, Value x) { return matmul(softmax(matmul(x, x, yes, 7)), x, no, 7); }},
+      {"maximum",
+       [](Tape& tape, Value x) {
+         const Value other = tape.parameter("other", {6}, normal(1));
+         return max(x, other) - min(x, other) * x;
+       }},
+      {"largest", [](Tape&, Value x) { return row_max(x); }},
+      {"edges", [](Tape&, Value x) { return clamp(x, -1, 1) * gelu(x, ops::Gelu::erf) + fsdp::abs(x) + gelu(x) + relu(x); }},
+      {"logarithms", [](Tape&, Value x) { return log_softmax(3.0f * x) + log_sum_exp(x) + log(x * x + 1e-3f); }},
+      {"lookup",
+       [](Tape& tape, Value x) {
+         const Value table = tape.parameter("table", {5, 6}, normal(1));
+         return x * rows_of(table, tape.position(5)) + column_sum(table * table);
+       }},
+  };
+  BOOST_TEST_REQUIRE(file.size() == functions.size());
+  for (const auto& [name, function] : functions) {
+    test::Tensors golden;
+    for (const auto& [key, values] : file.at(name).items()) golden[key] = values.get<std::vector<float>>();
+    for (const auto& [key, values] : test::run_layer(*recorded(6, function), golden, 3, 7, DType::f32))
+      BOOST_TEST(difference({{key, values}}, golden) < 2e-6,
+                 name << ", " << key << ": " << difference({{key, values}}, golden));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(mistakes_are_named) {
+  const auto refused = [](const Recorded& function, const std::string& wanted, std::size_t inputs = 6) {
+    try {
+      recorded(inputs, function)->sizes({.B = 2, .T = 16});
+      BOOST_TEST(false, wanted << " is not refused");
+    } catch (const UserError& error) {
+      BOOST_TEST(std::string(error.what()).find(wanted) != std::string::npos, error.what());
+    }
+  };
+  refused([](Tape&, Value x) { return x + columns(x, 0, 3); },
+          "a + b of [0, 6] and [0, 3] (sizes are equal, or one side is a row, a");
+  refused([](Tape& tape, Value x) { return row_sum(x) * tape.parameter("row", {6}, normal(1)); }, "a * b of [0, 1] and [1, 6]");
+  refused(
+      [](Tape& tape, Value x) {
+        return matmul(x, tape.parameter("w", {5, 4}, normal(1)));
+      },
+      "matmul (a b) of [0, 6] and [5, 4]");
+  refused([](Tape&, Value x) { return matmul(x, x, yes, 5); },
+          "matmul (a b^T) of [32, 6] and [32, 6] (both have a multiple of `block`");
+  refused([](Tape&, Value x) { return columns(x, 4, 3); }, "columns(4, 3) of [0, 6] (these columns do not exist)");
+  refused([](Tape&, Value x) { return column_sum(x); }, "the result is [1, 6] (a layer's has 0 rows)");
+  refused([](Tape& tape, Value x) { return pick(x, tape.position(7)); },
+          "pick of [32, 6] by position(7) (an index must be below 6)");
+  refused([](Tape&, Value x) { return pick(x, x); }, "the index of pick is `x` (it must be labels() or position())");
+  refused([](Tape& tape, Value x) { return x + tape.labels(); }, "labels(0) of a recording with 0 labels for each row");
+  refused([](Tape& tape, Value) { return tape.targets(); }, "targets() of a recording without targets");
+  refused(
+      [](Tape& tape, Value x) { return tape.rows > 0 ? exp(x) : tanh(x); },
+      "the recording for 2 sequences of 16 positions differs from that for no rows (operation 1 is `exp` 0, but operation 1 is "
+      "`tanh` 0 there)");
+  refused([](Tape& tape, Value x) { return columns(join(x, x), 0, tape.rows > 0 ? 5 : 6); },
+          "differs from that for no rows (the result has 5 columns, but 6 there)");
+  refused([](Tape& tape, Value x) { return tape.rows > 0 ? x + 1.0f + 1.0f : x + 1.0f; }, "there is no more operation there");
+  std::optional<Value> kept;
+  refused(
+      [&](Tape&, Value x) {
+        if (!kept) return *(kept = x);
+        return x + *kept;
+      },
+      "a Value of a recording that has ended is used");
+  refused(
+      [](Tape&, Value x) {
+        std::optional<Value> inner;
+        recorded(6, [&](Tape&, Value y) { return *(inner = y + x); });
+        return x;
+      },
+      "a + b of values of two recordings");
+  refused({}, "the function of recorded() is null");
+  refused([](Tape&, Value x) { return x; }, "recorded() has inputs 0", 0);
+  BOOST_CHECK_THROW(recorded_loss(6, [](Tape&, Value x) { return x; }), UserError);
+  BOOST_CHECK_THROW(recorded_loss(6, [](Tape&, Value x) { return row_sum(x); }, {.labels = 1, .targets = 1}), UserError);
+  BOOST_CHECK_THROW(recorded_loss(6, [](Tape& tape, Value x) { return cross_entropy(x, tape.labels()); }, {.labels = 1})
+                        ->sizes({.B = 1, .T = 1}),
+                    UserError);
+}
+
+BOOST_AUTO_TEST_CASE(inside_other_layers) {
+  const auto square_scores = [](Tape&, Value x) { return matmul(softmax(matmul(x, x, yes)), x); };  // saves [R, R]
+  const GradientCheckOptions options = {.B = 3, .T = 4};
+  const auto check = [&](const char* name, const LayerPtr& layer) {
+    const GradientCheck found = check_gradients(*layer, options);
+    BOOST_TEST(found.passed, name << ": " << found.where);
+  };
+  const auto layers = [&] {
+    return NamedLayers{{"in", linear(5, 6)}, {"scores", recorded(6, square_scores)}, {"out", linear(6, 5)}};
+  };
+  check("sequential", sequential(layers()));
+  check("residual", residual(sequential(layers())));
+  check("parallel", parallel({{"a", sequential(layers())}, {"b", recorded(5, square_scores)}}, Join::concatenate));
+  check("keep_columns", keep_columns(2, sequential(layers())));
+  check("positions", positions(3, sequential(layers())));
+
+  class OwnMemory : public Composition {
+   public:
+    explicit OwnMemory(LayerPtr layer) : Composition("OwnMemory", {{"inner", std::move(layer)}}) {}
+    std::size_t scratch() const override { return Composition::scratch() + 6; }
+    void forward(const ForwardPass& pass) const override { run_forward(pass, 0, pass.x, pass.y); }
+    void backward(const BackwardPass& pass) const override { run_backward(pass, 0, pass.x, pass.dy, pass.dx); }
+  };
+  BOOST_TEST(OwnMemory(linear(6, 6)).sizes({.B = 2, .T = 3}).scratch == 6u);
+  BOOST_CHECK_THROW(OwnMemory(recorded(6, square_scores)).sizes({.B = 2, .T = 3}), UserError);
 }

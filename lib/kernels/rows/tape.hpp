@@ -328,7 +328,7 @@ struct TapeRowOfStep {
         two(step.b, [](float g, float b) FSDP_LANE { return GeluActivation<Gelu::erf>::backward(g, b); });
         break;
       case TapeOp::clamp_backward:
-        two(step.b, [=](float g, float b) FSDP_LANE { return b >= k && b <= m ? g : 0.0f; });
+        two(step.b, [=](float g, float b) FSDP_LANE { return b > k && b < m ? g : 0.0f; });
         break;
       case TapeOp::divisor_backward:
         three([](float g, float b, float y) FSDP_LANE { return -g * y / b; });
