@@ -83,6 +83,8 @@ Value operator+(float a, const Value& b);
 Value operator-(float a, const Value& b);
 Value operator*(float a, const Value& b);
 Value operator/(float a, const Value& b);
+/// -a.
+Value operator-(const Value& a);
 /// The smaller, and the larger one. If two values are equal, each has half of the gradient; a value that is equal to a number
 /// has none.
 Value min(const Value& a, const Value& b);
@@ -99,7 +101,6 @@ Value where(const Value& mask, const Value& a, const Value& b);
 Value where(const Value& mask, const Value& a, float b);
 
 /// Element by element. clamp() limits numbers to [low, high]; its gradient is 0 at and outside of the limits.
-Value operator-(const Value& a);
 Value exp(const Value& a);
 Value log(const Value& a);
 Value sqrt(const Value& a);
