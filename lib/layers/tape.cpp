@@ -27,7 +27,7 @@ constexpr const char* op_names[] = {"fill",    "labels",      "position", "load"
                                     "*",       "/",           "min",      "max",         "is_less",       "is_equal", "where",
                                     "row_max", "log_sum_exp", "softmax",  "log_softmax", "cross_entropy", "pick",     "loss"};
 
-std::string name_of(const TapeNode& node) {
+std::string operation_name(const TapeNode& node) {
   return node.kind == TapeKind::row ? op_names[static_cast<std::size_t>(node.op)]
                                     : kind_names[static_cast<std::size_t>(node.kind)];
 }
@@ -111,7 +111,7 @@ void require_index(const char* operation, const Value& a, const Value& index, st
   const bool is_position = node.kind == TapeKind::position;
   if (!is_position && node.kind != TapeKind::labels)
     throw UserError(format("the index of {} is `{}` (it must be labels() or position()); correct the recorded function",
-                           operation, name_of(node)));
+                           operation, operation_name(node)));
   const std::size_t most = is_position ? node.n : recording.options.classes;
   if ((most == 0 || most > limit) && recording.batch.rows() > 0)
     throw UserError(format("{} of {} by {} (an index must be below {}); {}", operation, size_text(node_of(a)),
@@ -133,7 +133,7 @@ std::string TapeList::text(bool numbers) const {
   std::string all;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     const TapeNode& node = nodes[i];
-    all += format("operation {} is `{}{}`", i, name_of(node), node.transposed ? " of the transpose" : "");
+    all += format("operation {} is `{}{}`", i, operation_name(node), node.transposed ? " of the transpose" : "");
     for (const int operand : {node.a, node.b, node.c})
       if (operand >= 0) all += format(" {}", operand);
     if (numbers) all += format(", {} {} {} {} {}", node.columns, node.k, node.m, node.n, node.begin);

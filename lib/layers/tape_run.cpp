@@ -11,11 +11,11 @@
 
 namespace fsdp {
 
+namespace {
+
 using kernels::TapeSpaces;
 using ops::Out;
 using ops::Transpose;
-
-namespace {
 
 /// The function of a layer or loss, and its plan for each size of batch.
 class Recorder {
