@@ -123,7 +123,7 @@ void TapePlan::visit_users(Visit&& visit) const {
 TapePlan::TapePlan(TapeList list, const BatchSizes& batch, bool is_loss, bool tiled)
     : list_(std::move(list)), batch_(batch), is_loss_(is_loss), tiled_(tiled) {
   const std::size_t n = list_.nodes.size();
-  group_of_.assign(n, -1), shared_.assign(n, -1);
+  group_of_.assign(n, -1), shared_.assign(n, -1), reader_.assign(n, -1);
   whole_.assign(n, false), kept_.assign(n, false), read_by_whole_.assign(n, false), wide_.assign(n, false);
   has_gradient_.assign(n, false);
   values_.resize(n), gradients_.resize(n);
@@ -203,19 +203,21 @@ void TapePlan::find_whole() {
         (group_of_[index(base)] != group_of_[index(user)] || list_[base].kind == TapeKind::column_sum))
       has_gradient_[index(base)] = true;
   });
-  const auto keep = [&](int operand) {
+  const auto keep = [&](int operand, int reader) {
     const int base = list_.base(operand).first;
-    if (!list_[base].is_source()) kept_[index(base)] = whole_[index(base)] = true;
+    if (list_[base].is_source()) return;
+    reader_[index(base)] = !kept_[index(base)] || reader_[index(base)] == reader ? reader : -1;
+    kept_[index(base)] = whole_[index(base)] = true;
   };
   if (!tiled_)
     for (const TapeGroup& group : groups_)
       for (const int node : group.nodes)
-        if (node != list_.result) keep(node);
+        if (node != list_.result) keep(node, -1);
   for (const TapeGroup& group : groups_)
     for (const int i : group.nodes)
       if (const TapeNode& node = list_[i]; node.kind == TapeKind::matmul && node.leaves != 0) {
-        if (list_[node.a].leaves != 0) keep(node.b);
-        if (list_[node.b].leaves != 0) keep(node.a);
+        if (list_[node.a].leaves != 0) keep(node.b, group_of_[index(i)]);
+        if (list_[node.b].leaves != 0) keep(node.a, group_of_[index(i)]);
       }
   for (std::size_t g = groups_.size(); g-- > 0;) {
     if (!groups_[g].is_run) continue;
@@ -235,7 +237,7 @@ void TapePlan::find_whole() {
       if (list_[base].is_source() || seen[index(base)]) continue;
       seen[index(base)] = true;
       const bool elsewhere = group_of_[index(base)] != static_cast<int>(g) || list_[base].kind == TapeKind::column_sum;
-      if (elsewhere || (is_reduction(list_[base]) && base != list_.result)) keep(base);
+      if (elsewhere || (is_reduction(list_[base]) && base != list_.result)) keep(base, static_cast<int>(g));
       if (kept_[index(base)]) continue;
       for (const int operand : operands_of(list_[base])) wanted.push_back(operand);
     }
@@ -290,19 +292,24 @@ void TapePlan::place_gradients() {
   std::stable_sort(all.begin(), all.end(), [&](int a, int b) { return born[index(a)] > born[index(b)]; });
   // A gradient replaces one of the same size in place if the run that writes it is the last one to read the other: it does so
   // for one tile after another.
+  // Likewise, the gradient of a product replaces its value, if that run is the only one that still reads it.
   std::map<int, int> heir_of, source_of;
   for (const int node : all) {
     const TapeGroup& group = groups_[index(born[index(node)])];
     const bool full = group.is_run && list_[node].rows == group.rows && tiled_;
+    if (full && list_[node].is_barrier() && kept_[index(node)] && reader_[index(node)] == born[index(node)]) {
+      gradients_[index(node)] = values_[index(node)], shared_[index(node)] = born[index(node)];
+      continue;
+    }
     for (const int other : group.nodes)
-      if (full && !source_of.count(node) && !heir_of.count(other) && has_gradient_[index(other)] && born[index(other)] >= 0 &&
-          list_[other].rows == list_[node].rows && list_[other].columns == list_[node].columns &&
+      if (full && !source_of.count(node) && !heir_of.count(other) && !gradients_[index(other)] && has_gradient_[index(other)] &&
+          born[index(other)] >= 0 && list_[other].rows == list_[node].rows && list_[other].columns == list_[node].columns &&
           wide_[index(other)] == wide_[index(node)])
         heir_of[other] = node, source_of[node] = other, shared_[index(node)] = born[index(node)];
   }
   Placer placer(tiled_);
   for (const int node : all) {
-    if (source_of.count(node)) continue;
+    if (source_of.count(node) || gradients_[index(node)]) continue;
     int end = node;
     while (heir_of.count(end)) end = heir_of[end];
     const auto G = static_cast<int>(groups_.size());

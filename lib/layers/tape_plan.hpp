@@ -88,7 +88,9 @@ class TapePlan {
   std::vector<int> group_of_;                              // by node; -1: sources, views and what nothing reads
   std::vector<bool> whole_, kept_, read_by_whole_, wide_;  // by node
   std::vector<TapePlace> values_, gradients_;
-  std::vector<int> shared_;  // by node: the group in which its gradient replaces another one in place, or -1
+  // By node: the group in which its gradient replaces another one, or a value, in place; and the only group whose backward
+  // reads the kept value. -1: none.
+  std::vector<int> shared_, reader_;
   std::vector<bool> has_gradient_;
 };
 
