@@ -317,7 +317,7 @@ Value matmul(const Value& a, const Value& b, ops::Transpose of_b, std::size_t bl
   const bool is_unknown = open(a).batch.rows() == 0 && (x.columns == 0 || rows_of_b == 0 || y.columns == 0);
   if (!in_blocks || (!is_unknown && (transposed ? y.columns : rows_of_b) != x.columns))
     refuse_sizes(transposed ? "matmul (a b^T)" : "matmul (a b)", a, b,
-                 block > 0    ? "both have a multiple of `block` rows, and the blocks' sizes fit"
+                 block > 0    ? "both have a multiple of the block's rows, and the blocks' sizes fit"
                  : transposed ? "both have the same number of columns"
                               : "a has a column for each row of b");
   return push(a, {.kind = TapeKind::matmul,

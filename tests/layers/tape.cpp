@@ -430,7 +430,7 @@ BOOST_AUTO_TEST_CASE(mistakes_are_named) {
       },
       "matmul (a b) of [0, 6] and [5, 4]");
   refused([](Tape&, Value x) { return matmul(x, x, yes, 5); },
-          "matmul (a b^T) of [32, 6] and [32, 6] (both have a multiple of `block`");
+          "matmul (a b^T) of [32, 6] and [32, 6] (both have a multiple of the block");
   refused([](Tape&, Value x) { return columns(x, 4, 3); }, "columns(4, 3) of [0, 6] (these columns do not exist)");
   refused([](Tape&, Value x) { return column_sum(x); }, "the result is [1, 6] (a layer's has 0 rows)");
   refused([](Tape& tape, Value x) { return pick(x, tape.position(7)); },
