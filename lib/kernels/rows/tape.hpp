@@ -371,7 +371,7 @@ struct TapeRowOfStep {
   }
 };
 
-/// All steps for the tiles of one part; for run_attention(), which gives each thread memory.
+/// All steps for the tiles of one part, in the memory of one thread.
 struct TapeTiles {
   TapeRun run;
 
