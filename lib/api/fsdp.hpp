@@ -18,6 +18,7 @@
 #include "layers/layers.hpp"
 #include "layers/losses.hpp"
 #include "layers/ops.hpp"
+#include "layers/tape.hpp"
 
 /// The version of these headers is FSDP_VERSION_MAJOR.FSDP_VERSION_MINOR.
 #define FSDP_VERSION_MAJOR 0

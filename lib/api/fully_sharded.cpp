@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <optional>
+#include <sstream>
 #include <typeinfo>
 #include <utility>
 
@@ -39,6 +40,7 @@
 #include "layers/chain.hpp"
 #include "layers/place.hpp"
 #include "layers/proof.hpp"
+#include "layers/tape.hpp"
 #include "nn/patterns.hpp"
 #include "nn/transformer.hpp"
 #include "options/model_options.hpp"
@@ -55,6 +57,14 @@ void require_user(bool ok, const char* problem) {
   if (!ok) throw UserError(problem);
 }
 void require_user(bool ok, const std::string& problem) { require_user(ok, problem.c_str()); }
+
+/// The lines of a recording with the name of the layer or loss before each.
+std::string lines_of(const std::string& name, const std::string& recording) {
+  std::string all;
+  std::istringstream lines(recording);
+  for (std::string line; std::getline(lines, line);) all += format("{}, {}\n", name, line);
+  return all;
+}
 
 std::vector<Field> fields_of(const FsdpOptions& o) {
   const auto text = []<class T>(const T& value) {
@@ -283,6 +293,7 @@ std::string Sequential::text() const {
   };
   const std::function<void(const std::string&, const Layer&)> add_layer = [&](const std::string& name, const Layer& layer) {
     add("layer " + name, typeid(layer));
+    all += lines_of("layer " + name, recorded_text(layer));
     if (const auto* const whole = dynamic_cast<const Composition*>(&layer))
       for (const auto& [inner, part] : whole->layers()) add_layer(inner.empty() ? name : name + "." + inner, *part);
   };
@@ -291,6 +302,7 @@ std::string Sequential::text() const {
   if (!loss_) return all;
   const Loss& loss = *loss_;
   add("loss", typeid(loss));
+  all += lines_of("loss", recorded_text(loss));
   return all;
 }
 

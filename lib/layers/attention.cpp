@@ -380,6 +380,7 @@ class Wrapper : public Layer {
   std::size_t saved() const final { return inner_->saved(); }
   std::size_t saved_floats() const final { return inner_->saved_floats(); }
   std::size_t scratch() const final { return inner_->scratch(); }
+  MemorySizes sizes(const BatchSizes& batch) const final { return inner_->sizes(batch); }
   bool works_in(DType type) const final { return inner_->works_in(type); }
   bool works_on_gpu() const final { return inner_->works_on_gpu(); }
   bool looks_ahead() const final { return inner_->looks_ahead(); }

@@ -18,15 +18,23 @@ namespace {
 
 /// The layout of what a layer saves, as offsets in floats: numbers in `type`, then `stats`.
 struct SavedLayout {
-  const Layer& layer;
+  MemorySizes sizes;
   std::size_t R;
   DType type;
   Offsets at{size_of(type)};
-  std::size_t values = at.take_values(R * layer.saved()), stats = at.take(R * layer.saved_floats()), end = at.end();
+  std::size_t values = at.take_values(R * sizes.saved), stats = at.take(R * sizes.saved_floats), end = at.end();
 };
 
 Tensor dense(void* data, std::size_t rows, std::size_t columns, DType type) {
   return {columns > 0 ? data : nullptr, rows, columns, columns, type};
+}
+
+/// Sets pass.saved and pass.stats, which are in the memory `saved` of the layer.
+template <class P>
+void give_saved(P& pass, const Layer& layer, float* saved) {
+  const SavedLayout layout{layer.sizes(pass), pass.rows(), pass.type};
+  pass.saved = dense(saved, layout.R, layout.sizes.saved, pass.type);
+  pass.stats = dense(saved + layout.stats, layout.R, layout.sizes.saved_floats, DType::f32);
 }
 
 template <class... Errors>
@@ -72,8 +80,8 @@ void require_name(const std::string& whole) {
 
 }  // namespace
 
-/// The layout of scratch memory, as offsets in floats: partial sums, gradients of parameters that are not trained, losses, the
-/// scratch memory of the layer, and one activation.
+/// The layout of scratch memory, as offsets in floats: partial sums, gradients of parameters that are not trained, losses, one
+/// activation, and then the scratch memory of the layer, whose size depends on the layer.
 struct Chain::Scratch {
   const Chain& chain;
   BatchShape shape;
@@ -81,8 +89,7 @@ struct Chain::Scratch {
   Offsets at{size_of(type)};
   std::size_t sums = at.take(kernels::column_sum_scratch(chain.most_columns_, chain.device_));
   std::size_t unwanted = at.take(2 * chain.most_columns_), losses = at.take(shape.rows());
-  std::size_t own = at.take_values(shape.rows() * chain.most_scratch_);
-  std::size_t activation = at.take_values(shape.rows() * chain.widest_), end = at.end();
+  std::size_t activation = at.take_values(shape.rows() * chain.widest_), own = at.end();
 };
 
 /// Prepares the input: a layer that takes tokens or, without one, a copy of the batch's numbers.
@@ -188,7 +195,6 @@ Chain::Chain(const NamedLayers& layers, const std::string& loss_name, LossPtr us
     else
       blocks_.push_back(std::move(part));
     widest_ = std::max({widest_, layer->inputs(), layer->outputs()});
-    most_scratch_ = std::max(most_scratch_, layer->scratch());
     width = layer->outputs();
   }
   require_sane("loss", loss_name, {loss_->inputs(), loss_->targets(), loss_->scratch()});
@@ -201,7 +207,6 @@ Chain::Chain(const NamedLayers& layers, const std::string& loss_name, LossPtr us
                            parameters_.empty() ? "none" : format("{}, ...", parameters_.front().name)));
   find_ties();
   widest_ = std::max(widest_, width);
-  most_scratch_ = std::max(most_scratch_, loss_->scratch());
   most_columns_ = std::max(most_columns_, loss_->inputs());  // losses keep the weights of classes in this memory
   row_sizes = {.inputs = input_width,
                .targets = loss_->targets(),
@@ -314,8 +319,21 @@ FoundLayer Chain::find_layer(const std::string& layer) const {
 
 ModelSizes Chain::sizes(BatchShape shape, DType type, const kernels::CacheShape&) const {
   const std::size_t R = shape.rows();
-  ModelSizes sizes{.scratch = Scratch{*this, shape, type}.end * sizeof(float),
-                   .first_uses_scratch = first_.layer && first_.layer->scratch() > 0,
+  const BatchSizes batch = batch_of(shape, type);
+  const auto sizes_of = [&](const Part& part) {
+    MemorySizes own;
+    naming(part.layer ? "layer" : "loss", part.name,
+           [&] { own = part.layer ? part.layer->sizes(batch) : loss_->sizes(batch); });
+    require_sane(part.layer ? "layer" : "loss", part.name, {own.saved, own.saved_floats, own.scratch});
+    return own;
+  };
+  const std::size_t of_first = first_.layer ? sizes_of(first_).scratch : 0;
+  std::size_t most_scratch = std::max(of_first, sizes_of(last_).scratch);
+  for (const Part& block : blocks_) most_scratch = std::max(most_scratch, sizes_of(block).scratch);
+  Scratch scratch{*this, shape, type};
+  scratch.at.take_values(R * most_scratch);
+  ModelSizes sizes{.scratch = scratch.at.end() * sizeof(float),
+                   .first_uses_scratch = of_first > 0,
                    .first_backward_reads = first_.layer && !is_of_embeddings(*first_.layer),
                    .inputs = R * row_sizes.inputs * sizeof(float),
                    .targets = R * loss_->targets() * sizeof(float),
@@ -326,7 +344,7 @@ ModelSizes Chain::sizes(BatchShape shape, DType type, const kernels::CacheShape&
   sizes.activations.push_back(R * (first_.layer ? first_.layer->outputs() : row_sizes.inputs) * size_of(type));
   for (const Part& block : blocks_) {
     sizes.activations.push_back(R * block.layer->outputs() * size_of(type));
-    sizes.saved.push_back(SavedLayout{*block.layer, R, type}.end * sizeof(float));
+    sizes.saved.push_back(SavedLayout{sizes_of(block), R, type}.end * sizeof(float));
   }
   sizes.kept = sizes.saved;  // all of it: a layer does not declare what is cheap to recompute
   return sizes;
@@ -360,14 +378,17 @@ bool Chain::works_in(DType type) const {
   return (!first_.layer || works(first_)) && std::all_of(blocks_.begin(), blocks_.end(), works) && loss_->works_in(type);
 }
 
+BatchSizes Chain::batch_of(BatchShape shape, DType type) const {
+  return {shape.B, shape.T, type, device_.threads, !is_host(device_.kind), device_.ranks};
+}
+
 /// Makes the pass of a layer or of the loss over x, which is the batch's tokens if a layer takes tokens.
 template <class P>
 P Chain::pass_of(const StageContext& context, const Part& part, const void* x) const {
   const Scratch scratch{*this, context.shape, context.type};
   const Layer* const layer = part.layer.get();
   P pass;
-  pass.B = context.shape.B, pass.T = context.shape.T;
-  pass.type = context.type;
+  static_cast<BatchSizes&>(pass) = batch_of(context.shape, context.type);
   if (layer && layer->takes_tokens())
     pass.tokens = static_cast<const std::int32_t*>(x);
   else
@@ -375,7 +396,8 @@ P Chain::pass_of(const StageContext& context, const Part& part, const void* x) c
   pass.update = context.dropout.update, pass.first_sequence = context.dropout.first_sequence, pass.seed = context.dropout.seed;
   pass.place = place_of(part.name);
   pass.inner = context.inner;
-  pass.scratch = dense(context.scratch + scratch.own, pass.rows(), layer ? layer->scratch() : loss_->scratch(), context.type);
+  const MemorySizes sizes = layer ? layer->sizes(pass) : loss_->sizes(pass);
+  pass.scratch = dense(context.scratch + scratch.own, pass.rows(), sizes.scratch, context.type);
   pass.stream = &context.stream;
   pass.sums = context.scratch + scratch.sums, pass.unwanted = context.scratch + scratch.unwanted;
   pass.most_columns = most_columns_;
@@ -416,8 +438,7 @@ void Chain::forward(const StageContext& context, const Part& part, const void* x
   auto pass = pass_of<ForwardPass>(context, part, x);
   const std::size_t R = pass.rows();
   pass.y = dense(y, R, layer.outputs(), context.type);
-  pass.saved = dense(saved, R, layer.saved(), context.type);
-  pass.stats = dense(saved + SavedLayout{layer, R, context.type}.stats, R, layer.saved_floats(), DType::f32);
+  give_saved(pass, layer, saved);
   if (pass.proof)
     for (const Tensor& memory : {pass.saved, pass.stats}) proof_->fill(context.stream, memory, Unwritten::saved);
   naming("layer", part.name, [&] { run_pass(pass, "forward()", {}, pass.y, "y", {}, [&] { layer.forward(pass); }); });
@@ -432,8 +453,7 @@ void Chain::backward(const StageContext& context, const Part& part, const void* 
   const std::size_t R = pass.rows();
   pass.dy = dense(const_cast<void*>(dy), R, layer.outputs(), context.type);
   if (dx) pass.dx = dense(dx, R, layer.inputs(), context.type);
-  pass.saved = dense(saved, R, layer.saved(), context.type);
-  pass.stats = dense(saved + SavedLayout{layer, R, context.type}.stats, R, layer.saved_floats(), DType::f32);
+  give_saved(pass, layer, saved);
   pass.gradients = context.gradients.data();
   naming("layer", part.name, [&] { run_pass(pass, "backward()", {}, pass.dx, "dx", pass.dy, [&] { layer.backward(pass); }); });
   if (pass.proof) inspect_gradients(context, part, "backward()");
@@ -452,7 +472,7 @@ void Chain::evaluate(const StageContext& context, const void* x, const std::int3
   if (sees_all_ranks) {
     const RowsOfAllRanks& of = context.all;
     const std::size_t rows = device_.ranks * R, numbers = rows * loss_->targets();
-    pass.ranks = device_.ranks, pass.first_row = of.rank * R;
+    pass.first_row = of.rank * R;
     pass.all = dense(const_cast<void*>(of.outputs), rows, loss_->inputs(), context.type);
     if (dx) pass.d_all = dense(of.gradient, rows, loss_->inputs(), DType::f32);
     if (loss_->takes_labels())

@@ -63,6 +63,7 @@ class Chain final : public Model {
 
   Part make_part(const std::string& name, LayerPtr layer, std::vector<LayerParameter> parameters, int block,
                  std::vector<TiedParameters>& tied);
+  BatchSizes batch_of(BatchShape shape, DType type) const;
   void find_ties();
   std::size_t index_of(const std::string& parameter) const;
   template <class P>
@@ -80,7 +81,7 @@ class Chain final : public Model {
   Part last_;  // the loss; its `layer` is null
   LossPtr loss_;
   const std::unique_ptr<Proof> proof_;
-  std::size_t widest_ = 1, most_scratch_ = 0, most_columns_ = 1;
+  std::size_t widest_ = 1, most_columns_ = 1;
 };
 
 }  // namespace fsdp

@@ -23,7 +23,7 @@ Composition::Composition(const std::string& function, NamedLayers layers) : laye
       throw UserError(
           format("a layer of {}() has the name '{}' (each needs a unique name); choose another name", function, name));
     const std::vector<LayerParameter> own = layer->parameters();
-    places_.push_back({parameters_.size(), own.size(), saved_, floats_});
+    places_.push_back({parameters_.size(), own.size()});
     for (LayerParameter parameter : own) {
       if (!name.empty()) parameter.name = name + "." + parameter.name;
       parameters_.push_back(std::move(parameter));
@@ -65,16 +65,47 @@ void copy_outputs(const ForwardPass& pass) {
 }
 
 }  // namespace
+MemorySizes Composition::inner_sizes(const BatchSizes& batch) const {
+  MemorySizes all;
+  for (const auto& [name, layer] : layers_) {
+    const MemorySizes one = layer->sizes(batch);
+    all.saved += one.saved, all.saved_floats += one.saved_floats;
+    all.scratch = std::max(all.scratch, one.scratch);
+  }
+  return all;
+}
+
+MemorySizes Composition::with_own(const BatchSizes& batch) const {
+  const MemorySizes inner = inner_sizes(batch);
+  return {inner.saved + saved() - saved_, inner.saved_floats + saved_floats() - floats_, inner.scratch + scratch() - scratch_};
+}
+
+MemorySizes Composition::sizes(const BatchSizes& batch) const {
+  const MemorySizes inner = inner_sizes(batch);
+  const auto moves = [](std::size_t whole, std::size_t fixed, std::size_t now) { return whole != fixed && now != fixed; };
+  if (moves(saved(), saved_, inner.saved) || moves(saved_floats(), floats_, inner.saved_floats) ||
+      moves(scratch(), scratch_, inner.scratch))
+    throw UserError(
+        format("a layer of layers has memory of its own after that of '{}' and its other layers (whose sizes depend on the "
+               "batch); let its own memory begin at inner_sizes(pass), and return with_own(batch) in sizes()",
+               layers_.front().first));
+  return with_own(batch);
+}
 
 template <class AnyPass>
 void Composition::prepare(AnyPass& pass, std::size_t i, const Tensor& x) const {
-  const Layer& layer = *layers_.at(i).second;
-  const Place& place = places_[i];
+  const Place& place = places_.at(i);
+  std::size_t saved = 0, floats = 0;  // of the layers before it
+  for (std::size_t k = 0; k < i; ++k) {
+    const MemorySizes before = layers_[k].second->sizes(pass);
+    saved += before.saved, floats += before.saved_floats;
+  }
+  const MemorySizes own = layers_[i].second->sizes(pass);
   pass.x = x;
   pass.place = place_of(layers_[i].first, pass.place);
-  pass.saved = pass.saved.part(place.saved, layer.saved());
-  pass.stats = pass.stats.part(place.floats, layer.saved_floats());
-  pass.scratch = pass.scratch.part(0, layer.scratch());
+  pass.saved = pass.saved.part(saved, own.saved);
+  pass.stats = pass.stats.part(floats, own.saved_floats);
+  pass.scratch = pass.scratch.part(0, own.scratch);
   pass.parameters = pass.parameters.subspan(place.parameter, place.parameters);
   pass.indices = pass.indices.subspan(place.parameter, place.parameters);
 }
@@ -109,13 +140,20 @@ bool any_looks_ahead(const NamedLayers& layers) {
   return std::any_of(layers.begin(), layers.end(), [](const auto& each) { return each.second->looks_ahead(); });
 }
 
-class Chained : public Composition {
+/// Compositions of the library, whose own memory begins at inner_sizes().
+class BuiltComposition : public Composition {
  public:
-  explicit Chained(const NamedLayers& layers, const char* function = "sequential") : Composition(function, layers) {
+  using Composition::Composition;
+  MemorySizes sizes(const BatchSizes& batch) const override { return with_own(batch); }
+};
+
+class Chained : public BuiltComposition {
+ public:
+  explicit Chained(const NamedLayers& layers, const char* function = "sequential") : BuiltComposition(function, layers) {
     require_no_tokens(function, layers);
     for (std::size_t i = 1; i < layers.size(); ++i) {
       require_fit(layers[i - 1], layers[i]);
-      between_.push_back(Composition::saved() + width_);
+      between_.push_back(width_);
       const std::size_t given = layers[i - 1].second->outputs();
       width_ += given, widest_ = std::max(widest_, given);
     }
@@ -125,27 +163,29 @@ class Chained : public Composition {
   std::size_t scratch() const override { return Composition::scratch() + 2 * widest_; }
 
   void forward(const ForwardPass& pass) const override {
-    const std::size_t last = layers().size() - 1;
-    for (std::size_t i = 0; i <= last; ++i) run_forward(pass, i, input(pass, i), i == last ? pass.y : input(pass, i + 1));
+    const std::size_t last = layers().size() - 1, own = inner_sizes(pass).saved;
+    for (std::size_t i = 0; i <= last; ++i)
+      run_forward(pass, i, input(pass, own, i), i == last ? pass.y : input(pass, own, i + 1));
   }
   void backward(const BackwardPass& pass) const override {
+    const MemorySizes own = inner_sizes(pass);
     Tensor dy = pass.dy;
     for (std::size_t i = layers().size(); i-- > 0;) {
-      const std::size_t place = Composition::scratch() + i % 2 * widest_;
+      const std::size_t place = own.scratch + i % 2 * widest_;
       const Tensor dx = i == 0 ? pass.dx : pass.scratch.part(place, layers()[i].second->inputs());
-      run_backward(pass, i, input(pass, i), dy, dx);
+      run_backward(pass, i, input(pass, own.saved, i), dy, dx);
       dy = dx;
     }
   }
 
  private:
-  /// The input of inner layer i; those after the first one are saved.
+  /// The input of inner layer i; those after the first one are saved, from `own` on.
   template <class AnyPass>
-  Tensor input(const AnyPass& pass, std::size_t i) const {
-    return i == 0 ? pass.x : pass.saved.part(between_[i - 1], layers()[i].second->inputs());
+  Tensor input(const AnyPass& pass, std::size_t own, std::size_t i) const {
+    return i == 0 ? pass.x : pass.saved.part(own + between_[i - 1], layers()[i].second->inputs());
   }
 
-  std::vector<std::size_t> between_;  // where the outputs between layers begin in `saved`
+  std::vector<std::size_t> between_;  // where the outputs between layers begin in the own part of `saved`
   std::size_t width_ = 0, widest_ = 0;
 };
 
@@ -155,9 +195,9 @@ class Repeated final : public Chained {
 };
 
 /// What the layers below have in common: one inner layer without a name.
-class Around : public Composition {
+class Around : public BuiltComposition {
  public:
-  Around(const char* function, LayerPtr layer) : Composition(function, {{"", std::move(layer)}}) {
+  Around(const char* function, LayerPtr layer) : BuiltComposition(function, {{"", std::move(layer)}}) {
     require_no_tokens(function, layers());
   }
   bool looks_ahead() const override { return any_looks_ahead(layers()); }
@@ -183,7 +223,8 @@ class Residual final : public Around {
       run_forward(pass, 0, pass.x, pass.y);
       return ops::add(pass, pass.y, pass.y, pass.x);
     }
-    const Tensor branch = pass.scratch.part(Composition::scratch(), m), sum = pass.scratch.part(Composition::scratch() + m, m);
+    const std::size_t own = inner_sizes(pass).scratch;
+    const Tensor branch = pass.scratch.part(own, m), sum = pass.scratch.part(own + m, m);
     run_forward(pass, 0, pass.x, branch);
     ops::copy(pass, sum, pass.x.columns_from(0, m));
     ops::add(pass, sum, branch, sum);
@@ -191,16 +232,16 @@ class Residual final : public Around {
     ops::copy(pass, pass.y.columns_from(m, rest), pass.x.columns_from(m, rest));
   }
   void backward(const BackwardPass& pass) const override {
-    const Tensor dy = pass.scratch.part(Composition::scratch(), inner().outputs());  // the inner layer may change it
+    const Tensor dy = pass.scratch.part(inner_sizes(pass).scratch, inner().outputs());  // the inner layer may change it
     ops::copy(pass, dy, pass.dy.columns_from(0, inner().outputs()));
     run_backward(pass, 0, pass.x, dy, pass.dx);
     if (pass.dx) ops::add(pass, pass.dx, pass.dx, pass.dy);
   }
 };
 
-class Parallel final : public Composition {
+class Parallel final : public BuiltComposition {
  public:
-  Parallel(const NamedLayers& layers, Join join) : Composition("parallel", layers), join_(join) {
+  Parallel(const NamedLayers& layers, Join join) : BuiltComposition("parallel", layers), join_(join) {
     const auto& [first_name, first] = layers.front();
     for (const auto& [name, layer] : layers) {
       const bool other_kind = layer->takes_tokens() != first->takes_tokens();
@@ -221,9 +262,10 @@ class Parallel final : public Composition {
   std::size_t scratch() const override { return Composition::scratch() + widest_ + inputs(); }
 
   void forward(const ForwardPass& pass) const override {
+    const std::size_t own = inner_sizes(pass).scratch;
     for (std::size_t i = 0; i < layers().size(); ++i) {
       const std::size_t width = layers()[i].second->outputs();
-      const Tensor part = pass.scratch.part(Composition::scratch(), width);
+      const Tensor part = pass.scratch.part(own, width);
       const bool is_sum = join_ == Join::sum;
       run_forward(pass, i, pass.x, is_sum && i == 0 ? pass.y : part);
       if (is_sum && i > 0) ops::add(pass, pass.y, pass.y, part);
@@ -231,10 +273,11 @@ class Parallel final : public Composition {
     }
   }
   void backward(const BackwardPass& pass) const override {
-    const Tensor more = pass.scratch.part(Composition::scratch() + widest_, inputs());
+    const std::size_t own = inner_sizes(pass).scratch;
+    const Tensor more = pass.scratch.part(own + widest_, inputs());
     for (std::size_t i = 0; i < layers().size(); ++i) {
       const std::size_t width = layers()[i].second->outputs();
-      const Tensor dy = pass.scratch.part(Composition::scratch(), width);  // each inner layer may change its own
+      const Tensor dy = pass.scratch.part(own, width);  // each inner layer may change its own
       ops::copy(pass, dy, join_ == Join::sum ? pass.dy : pass.dy.columns_from(begin_[i], width));
       run_backward(pass, i, pass.x, dy, i == 0 || !pass.dx ? pass.dx : more);
       if (i > 0 && pass.dx) ops::add(pass, pass.dx, pass.dx, more);
@@ -258,13 +301,13 @@ class KeepColumns final : public Around {
   std::size_t scratch() const override { return Composition::scratch() + 2 * inner().inputs() + inner().outputs(); }
 
   void forward(const ForwardPass& pass) const override {
-    const Tensor x = input(pass), y = output(pass.scratch);
+    const Tensor x = input(pass), y = output(pass);
     run_forward(pass, 0, x, y);
     ops::copy(pass, pass.y.columns_from(0, inner().outputs()), y);
     ops::copy(pass, kept(pass.y), kept(pass.x));
   }
   void backward(const BackwardPass& pass) const override {
-    const Tensor x = input(pass), dy = output(pass.scratch), dx = input_memory(pass.scratch, 1);
+    const Tensor x = input(pass), dy = output(pass), dx = input_memory(pass, 1);
     ops::copy(pass, dy, pass.dy.columns_from(0, inner().outputs()));
     run_backward(pass, 0, x, dy, pass.dx ? dx : Tensor());
     if (!pass.dx) return;
@@ -273,15 +316,15 @@ class KeepColumns final : public Around {
   }
 
  private:
-  Tensor input_memory(const Tensor& scratch, std::size_t i) const {
-    return scratch.part(Composition::scratch() + i * inner().inputs(), inner().inputs());
+  Tensor input_memory(const Pass& pass, std::size_t i) const {
+    return pass.scratch.part(inner_sizes(pass).scratch + i * inner().inputs(), inner().inputs());
   }
-  Tensor output(const Tensor& scratch) const {
-    return scratch.part(Composition::scratch() + 2 * inner().inputs(), inner().outputs());
+  Tensor output(const Pass& pass) const {
+    return pass.scratch.part(inner_sizes(pass).scratch + 2 * inner().inputs(), inner().outputs());
   }
   Tensor kept(const Tensor& whole) const { return whole.columns_from(whole.columns - count_, count_); }
   Tensor input(const Pass& pass) const {
-    const Tensor x = input_memory(pass.scratch, 0);
+    const Tensor x = input_memory(pass, 0);
     ops::copy(pass, x, pass.x.columns_from(0, inner().inputs()));
     return x;
   }
@@ -325,26 +368,35 @@ class PerPosition final : public Around {
   std::size_t saved() const override { return n_ * Composition::saved(); }
   std::size_t saved_floats() const override { return n_ * Composition::saved_floats(); }
   std::size_t scratch() const override { return n_ * Composition::scratch(); }
+  MemorySizes sizes(const BatchSizes& batch) const override {
+    MemorySizes sizes = inner_sizes(inside(batch));
+    sizes.saved *= n_, sizes.saved_floats *= n_, sizes.scratch *= n_;
+    return sizes;
+  }
   void check_batch(std::size_t B, std::size_t T) const override { inner().check_batch(B * T, n_); }
 
   void forward(const ForwardPass& pass) const override {
-    ForwardPass inside = pass;
-    enter(inside);
-    run_forward(inside, 0, rows_of(pass.x), rows_of(pass.y));
+    ForwardPass inner = pass;
+    enter(inner);
+    run_forward(inner, 0, rows_of(pass.x), rows_of(pass.y));
   }
   void backward(const BackwardPass& pass) const override {
-    BackwardPass inside = pass;
-    enter(inside);
-    run_backward(inside, 0, rows_of(pass.x), rows_of(pass.dy), rows_of(pass.dx));
+    BackwardPass inner = pass;
+    enter(inner);
+    run_backward(inner, 0, rows_of(pass.x), rows_of(pass.dy), rows_of(pass.dx));
   }
 
  private:
-  Tensor rows_of(const Tensor& x) const { return x ? Tensor{x.data, x.rows * n_, x.columns / n_, x.columns / n_, x.type} : x; }
   /// Each row becomes a sequence.
+  BatchSizes inside(BatchSizes batch) const {
+    batch.B = batch.rows(), batch.T = n_;
+    return batch;
+  }
+  Tensor rows_of(const Tensor& x) const { return x ? Tensor{x.data, x.rows * n_, x.columns / n_, x.columns / n_, x.type} : x; }
   template <class AnyPass>
   void enter(AnyPass& pass) const {
     pass.first_sequence *= pass.T;
-    pass.B = pass.rows(), pass.T = n_;
+    static_cast<BatchSizes&>(pass) = inside(pass);
     pass.saved = rows_of(pass.saved), pass.stats = rows_of(pass.stats), pass.scratch = rows_of(pass.scratch);
   }
 

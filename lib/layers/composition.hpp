@@ -22,8 +22,9 @@ using NamedLayers = std::vector<std::pair<std::string, LayerPtr>>;
 
 /// A layer made of inner layers. A user's own layer may derive from it: the constructor names the inner layers, and forward()
 /// and backward() call run_forward() and run_backward() for each. Memory of its own follows that of the inner layers: saved(),
-/// saved_floats() and scratch() then return Composition's numbers plus its own, which begin at Composition's. No inner layer
-/// can take tokens, unless takes_tokens() is overridden.
+/// saved_floats() and scratch() then return Composition's numbers plus its own, which begin at Composition's. If sizes() of an
+/// inner layer depends on the batch, its own memory begins at inner_sizes(pass) instead, and sizes() returns with_own(batch).
+/// No inner layer can take tokens, unless takes_tokens() is overridden.
 class Composition : public Layer {
  public:
   /// `function` is the name in messages. Throws UserError if a layer is null, if there is none, or if names are not unique.
@@ -38,6 +39,9 @@ class Composition : public Layer {
   std::size_t saved() const override { return saved_; }
   std::size_t saved_floats() const override { return floats_; }
   std::size_t scratch() const override { return scratch_; }
+  /// Throws UserError if this layer has memory of its own, which begins where it did without the batch, but inner layers have
+  /// more memory for this batch.
+  MemorySizes sizes(const BatchSizes& batch) const override;
   bool works_in(DType type) const override;
   bool works_on_gpu() const override;
   void check_batch(std::size_t B, std::size_t T) const override;
@@ -47,16 +51,20 @@ class Composition : public Layer {
   /// layer may overwrite dy.
   void run_forward(const ForwardPass& whole, std::size_t i, const Tensor& x, const Tensor& y) const;
   void run_backward(const BackwardPass& whole, std::size_t i, const Tensor& x, const Tensor& dy, const Tensor& dx) const;
+  /// The memory of the inner layers for a batch or a pass.
+  MemorySizes inner_sizes(const BatchSizes& batch) const;
+  /// The same with the memory that this layer has of its own.
+  MemorySizes with_own(const BatchSizes& batch) const;
 
  private:
   struct Place {
-    std::size_t parameter, parameters, saved, floats;
+    std::size_t parameter, parameters;
   };
   template <class AnyPass>
   void prepare(AnyPass& pass, std::size_t i, const Tensor& x) const;
 
   NamedLayers layers_;
-  std::vector<Place> places_;  // of each layer's parameters and saved numbers among those of the whole
+  std::vector<Place> places_;  // of each layer's parameters among those of the whole
   std::vector<LayerParameter> parameters_;
   std::size_t saved_ = 0, floats_ = 0, scratch_ = 0;
 };

@@ -31,19 +31,31 @@ struct LayerParameter {
   Init init;    // normal(standard deviation) or constant(value)
 };
 
+/// What sizes of memory may depend on.
+struct BatchSizes {
+  std::size_t B = 0, T = 0;  // the number of sequences, and of positions in each sequence
+  DType type = DType::f32;   // of parameters, activations and `saved`; gradients of parameters are fp32
+  std::size_t threads = 1;   // of a rank on a CPU
+  bool on_gpu = false;       // the passes run on a GPU
+  std::size_t ranks = 1;     // of the job
+
+  std::size_t rows() const { return B * T; }  // R
+};
+/// The memory of a layer or a loss, in numbers per row.
+struct MemorySizes {
+  std::size_t saved = 0, saved_floats = 0, scratch = 0;  // as Layer::saved(), saved_floats() and scratch()
+};
+
 /// The arguments that forward, backward and loss passes have in common. All pointers are valid only during the pass.
-struct Pass {
-  std::size_t B = 0, T = 0;          // the number of sequences, and of positions in each sequence
-  DType type = DType::f32;           // of parameters, activations and `saved`; gradients of parameters are fp32
+struct Pass : BatchSizes {
   Tensor x;                          // [R, inputs()]; none if the layer takes tokens
   const std::int32_t* tokens = {};   // [R], if the layer takes tokens
-  Tensor scratch;                    // [R, scratch()]; its contents are lost after the pass
+  Tensor scratch;                    // [R, sizes().scratch]; its contents are lost after the pass
   std::uint64_t update = 0;          // the number of the update, from 1; 0 in evaluate() and all that runs no update
   std::uint64_t first_sequence = 0;  // the number of this rank's first sequence among all sequences of the update
   std::uint64_t seed = 0;            // FsdpOptions::seed
   std::uint64_t place = 0;           // a hash of the layer's full name, for random numbers that differ between layers
 
-  std::size_t rows() const { return B * T; }  // R
   /// The rows of sequence b in a tensor with a row for each position of each sequence, such as x: a view [T, columns]. Throws
   /// UserError if b is too large, or if the tensor has another number of rows.
   Tensor sequence(const Tensor& tensor, std::size_t b) const;
@@ -67,8 +79,8 @@ struct Pass {
 /// Layer::forward() must write all of y, saved and stats.
 struct ForwardPass : Pass {
   Tensor y;      // [R, outputs()]
-  Tensor saved;  // [R, saved()]: numbers that backward needs besides x, in `type`
-  Tensor stats;  // [R, saved_floats()]: more such numbers, in fp32
+  Tensor saved;  // [R, sizes().saved]: numbers that backward needs besides x, in `type`
+  Tensor stats;  // [R, sizes().saved_floats]: more such numbers, in fp32
 };
 
 /// Layer::backward() must write all of dx, and add to the gradients. In FullyShardedDataParallel::input_gradients(), there are
@@ -104,6 +116,9 @@ class Layer {
   virtual std::size_t saved_floats() const { return 0; }
   /// The number of values per row that a pass needs as scratch.
   virtual std::size_t scratch() const { return 0; }
+  /// The three numbers above, if they depend on the batch: for example for a matrix with a column for each row of the batch.
+  /// Must return the same numbers at each call with the same sizes.
+  virtual MemorySizes sizes(const BatchSizes& /*batch*/) const { return {saved(), saved_floats(), scratch()}; }
   /// works_in() returns true if the passes support `type`, works_on_gpu() if they support GPUs. Passes that use only the
   /// operations of ops.hpp support all types, and GPUs. Loops over Tensor::get() and set() support all types on CPUs; loops
   /// over row() and floats() support fp32 only.
@@ -129,11 +144,11 @@ struct LossPass : Pass {
   float* losses = nullptr;          // [R]: the pass writes the loss of each row, 0 for rows that do not count
   Tensor dx;                        // [R, inputs()]: the pass writes the gradient of x; none if it is not needed
   float scale = 1;                  // the factor of the gradients
-  /// Only for a loss that sees all ranks (Loss::sees_all_ranks()), of `ranks` ranks with R rows each, in their order: their x
-  /// and labels or targets. This rank's are those from row first_row on. The pass also adds to d_all the gradient of its own
+  /// Only for a loss that sees all ranks (Loss::sees_all_ranks()): x and labels or targets of all ranks, in their order, with R
+  /// rows each. This rank's are those from row first_row on. The pass also adds to d_all the gradient of its own
   /// losses with respect to `all`; it is zero at first, and none in an evaluation. Of x, which is a part of `all`, each use
   /// counts once: its gradient is in dx or in d_all.
-  std::size_t ranks = 1, first_row = 0;
+  std::size_t first_row = 0;
   Tensor all, d_all;                         // [ranks R, inputs()]; d_all in fp32
   std::span<const std::int32_t> all_labels;  // [ranks R, targets()]
   Tensor all_targets;                        // likewise
@@ -166,8 +181,9 @@ class Loss {
   /// (Radford et al. 2021, "Learning Transferable Visual Models From Natural Language Supervision"). All rows are then gathered
   /// before each pass, and the gradients are summed over the ranks. looks_ahead() must be true.
   virtual bool sees_all_ranks() const { return false; }
-  /// scratch(), works_in() and works_on_gpu() are as in Layer.
+  /// scratch(), sizes(), works_in() and works_on_gpu() are as in Layer. A loss saves nothing.
   virtual std::size_t scratch() const { return 0; }
+  virtual MemorySizes sizes(const BatchSizes& /*batch*/) const { return {.scratch = scratch()}; }
   virtual bool works_in(DType type) const { return type == DType::f32; }
   virtual bool works_on_gpu() const { return false; }
   /// Computes losses and gradients, as LossPass says. The rules are those of Layer::forward().

@@ -59,6 +59,7 @@ class PoisonedLayer final : public Layer {
   std::size_t saved() const override { return layer_.saved(); }
   std::size_t saved_floats() const override { return layer_.saved_floats(); }
   std::size_t scratch() const override { return layer_.scratch(); }
+  MemorySizes sizes(const BatchSizes& batch) const override { return layer_.sizes(batch); }
   void check_batch(std::size_t B, std::size_t T) const override { layer_.check_batch(B, T); }
   bool works_in(DType type) const override { return layer_.works_in(type); }
   void forward(const ForwardPass& pass) const override {
@@ -83,6 +84,7 @@ class PoisonedLoss final : public Loss {
   std::size_t classes() const override { return loss_.classes(); }
   std::size_t targets() const override { return loss_.targets(); }
   std::size_t scratch() const override { return loss_.scratch(); }
+  MemorySizes sizes(const BatchSizes& batch) const override { return loss_.sizes(batch); }
   void check_batch(std::size_t B, std::size_t T) const override { loss_.check_batch(B, T); }
   bool works_in(DType type) const override { return loss_.works_in(type); }
   void evaluate(const LossPass& pass) const override {
@@ -500,7 +502,7 @@ GradientCheck check_gradients(const Layer& layer, const GradientCheckOptions& op
 GradientCheck check_gradients(const Loss& loss, const GradientCheckOptions& options) {
   require_rows(options);
   const Chain chain({}, "loss", std::make_shared<PoisonedLoss>(loss), kernels::traits_of_cpu());
-  const auto classes = static_cast<std::int32_t>(loss.inputs());
+  const auto classes = static_cast<std::int32_t>(loss.classes() > 0 ? loss.classes() : loss.inputs());
   const auto fill = [&](Trial& trial) {
     trial.inputs = trial.normal_numbers(trial.inputs.size(), 1001);
     trial.targets = trial.normal_numbers(trial.targets.size(), 1002);

@@ -64,7 +64,9 @@ inline Tensors run_layer(const Layer& layer, const Tensors& given, std::size_t B
   forward.stream = stream.get();
   forward.x = tensor(R, layer.inputs(), type);
   write(forward.x, given.at("x"));
-  forward.scratch = tensor(R, layer.scratch(), type);
+  forward.threads = static_cast<std::size_t>(kernels::threads());
+  const MemorySizes sizes = layer.sizes(forward);
+  forward.scratch = tensor(R, sizes.scratch, type);
   forward.most_columns = 4096;
   std::vector<float> sums(kernels::column_sum_scratch(forward.most_columns, kernels::traits_of_cpu())),
       unwanted(2 * forward.most_columns);
@@ -76,14 +78,14 @@ inline Tensors run_layer(const Layer& layer, const Tensors& given, std::size_t B
   BackwardPass backward;
   static_cast<Pass&>(backward) = forward;
   forward.y = tensor(R, layer.outputs(), type);
-  forward.saved = tensor(R, layer.saved(), type);
-  forward.stats = tensor(R, layer.saved_floats(), DType::f32);
+  forward.saved = tensor(R, sizes.saved, type);
+  forward.stats = tensor(R, sizes.saved_floats, DType::f32);
   layer.forward(forward);
   backward.dy = tensor(R, layer.outputs(), type);
   write(backward.dy, given.at("dy"));
   backward.dx = tensor(R, layer.inputs(), type);
   backward.saved = forward.saved, backward.stats = forward.stats;
-  backward.scratch = tensor(R, layer.scratch(), type);
+  backward.scratch = tensor(R, sizes.scratch, type);
   backward.gradients = gradients.data();
   layer.backward(backward);
   Tensors results = {{"y", read(forward.y)}, {"dx", read(backward.dx)}};
