@@ -93,6 +93,7 @@ struct TapeStep {
   std::size_t columns = 0;
   float k = 0, m = 0;
   std::size_t n = 0, label = 0;  // an index is the row's number modulo n, or, if n is 0, the row's label number `label`
+  bool own = false;              // the row's number is counted from TapeSpaces::first_row
   std::uint64_t serves = ~std::uint64_t{0};  // bits of the gradients for which the step is needed
 };
 
@@ -107,6 +108,8 @@ enum TapeSpace : std::uint32_t {
   y_space,  // in backward: its gradient
   dx_space,
   targets_space,
+  all_space,  // rows of all ranks, and their gradient
+  all_dx_space,
   weights_space
 };
 
@@ -118,7 +121,7 @@ struct TapeSpaces {
   std::size_t parameters = 0;
   DType type = DType::f32;
   const std::int32_t* labels = nullptr;
-  std::size_t labels_of_row = 0;
+  std::size_t labels_of_row = 0, first_row = 0;
   float loss_scale = 1;
 };
 

@@ -18,9 +18,9 @@ namespace {
 constexpr std::size_t most_recorded_parameters = 62;  // TapeNode::leaves has a bit for each
 
 /// The names of operations in messages: of TapeKind, and of TapeOp for rows.
-constexpr const char* kind_names[] = {"x",       "parameter",     "number",  "labels",  "targets", "position",
-                                      "columns", "stop_gradient", "",        "row_sum", "join",    "column_sum",
-                                      "matmul",  "transpose",     "rows_of", "dropout"};
+constexpr const char* kind_names[] = {"x",          "parameter", "number",        "labels",  "targets", "all",
+                                      "position",   "columns",   "stop_gradient", "",        "row_sum", "join",
+                                      "column_sum", "matmul",    "transpose",     "rows_of", "dropout"};
 constexpr const char* op_names[] = {"fill",    "labels",      "position", "load",        "store",         "copy",     "affine",
                                     "exp",     "log",         "sqrt",     "square",      "abs",           "tanh",     "sigmoid",
                                     "relu",    "silu",        "gelu",     "gelu of erf", "clamp",         "+",        "-",
@@ -99,25 +99,27 @@ Value whole(const Value& a, Operand wanted) {
   const TapeList& list = open(a).list;
   const TapeNode& base = list[list.base(a.index()).first];
   const bool is_parameter = base.kind == TapeKind::parameter && wanted != Operand::computed;
-  const bool has_memory = !base.is_source() || base.kind == TapeKind::x || is_parameter;
+  const bool has_memory = !base.is_source() || base.kind == TapeKind::x || base.kind == TapeKind::all || is_parameter;
   return has_memory && (wanted == Operand::any || !list[a.index()].is_view()) ? a : one(TapeOp::copy, a);
 }
 
-/// Throws UserError unless `index` is labels() or position() with numbers below `limit`.
+/// Throws UserError unless `index` is labels(), position() or own_row() with numbers below `limit`.
 void require_index(const char* operation, const Value& a, const Value& index, std::size_t limit) {
   require_one_recording(operation, a, index);
   const Recording& recording = open(a);
   const TapeNode& node = node_of(index);
   const bool is_position = node.kind == TapeKind::position;
   if (!is_position && node.kind != TapeKind::labels)
-    throw UserError(format("the index of {} is `{}` (it must be labels() or position()); correct the recorded function",
-                           operation, operation_name(node)));
+    throw UserError(
+        format("the index of {} is `{}` (it must be labels(), position() or own_row()); correct the recorded function",
+               operation, operation_name(node)));
   const std::size_t most = is_position ? node.n : recording.options.classes;
   if ((most == 0 || most > limit) && recording.batch.rows() > 0)
     throw UserError(format("{} of {} by {} (an index must be below {}); {}", operation, size_text(node_of(a)),
-                           is_position ? format("position({})", most)
-                           : most == 0 ? std::string("labels of any size")
-                                       : format("labels below {}", most),
+                           node.own      ? std::string("own_row()")
+                           : is_position ? format("position({})", most)
+                           : most == 0   ? std::string("labels of any size")
+                                         : format("labels below {}", most),
                            limit, is_position ? "correct the recorded function" : "set RecordedLossOptions::classes"));
 }
 
@@ -133,7 +135,8 @@ std::string TapeList::text(bool numbers) const {
   std::string all;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     const TapeNode& node = nodes[i];
-    all += format("operation {} is `{}{}`", i, operation_name(node), node.transposed ? " of the transpose" : "");
+    all += format("operation {} is `{}{}`", i, node.own ? "own_row" : operation_name(node),
+                  node.transposed ? " of the transpose" : "");
     for (const int operand : {node.a, node.b, node.c})
       if (operand >= 0) all += format(" {}", operand);
     if (numbers) all += format(", {} {} {} {} {}", node.columns, node.k, node.m, node.n, node.begin);
@@ -148,7 +151,11 @@ std::size_t Value::rows() const { return node_of(*this).rows; }
 std::size_t Value::columns() const { return node_of(*this).columns; }
 
 Tape::Tape(std::shared_ptr<Recording> recording)
-    : B(recording->batch.B), T(recording->batch.T), rows(recording->batch.rows()), recording_(std::move(recording)) {}
+    : B(recording->batch.B),
+      T(recording->batch.T),
+      rows(recording->batch.rows()),
+      ranks(recording->batch.ranks),
+      recording_(std::move(recording)) {}
 
 Value Tape::parameter(std::string name, Shape shape, Init init) {
   TapeList& list = recording_->list;
@@ -177,6 +184,18 @@ Value Tape::targets() {
   if (recording_->options.targets == 0)
     throw UserError("targets() of a recording without targets (only losses have them); set RecordedLossOptions::targets");
   return push({recording_, 0}, {.kind = TapeKind::targets, .rows = rows, .columns = recording_->options.targets});
+}
+
+Value Tape::all() {
+  if (!recording_->is_loss)
+    throw UserError("all() of a recording for a layer (only losses see the rows of other ranks); leave it out");
+  const std::size_t inputs = recording_->list[0].columns;
+  return push({recording_, 0}, {.kind = TapeKind::all, .rows = ranks * rows, .columns = inputs, .leaves = 1});
+}
+
+Value Tape::own_row() {
+  if (!recording_->is_loss) throw UserError("own_row() of a recording for a layer (only losses have all()); leave it out");
+  return push({recording_, 0}, {.kind = TapeKind::position, .rows = rows, .columns = 1, .n = ranks * rows, .own = true});
 }
 
 Value Tape::position(std::size_t n) {

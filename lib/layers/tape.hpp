@@ -44,11 +44,16 @@ class Tape {
   explicit Tape(std::shared_ptr<Recording> recording);  // for the library
 
   std::size_t B, T, rows;  // of a batch: rows is B * T. All are 0 in a first recording, which finds parameters and columns
+  std::size_t ranks;       // of the job; 1 in the first recording
   /// A parameter of the layer or loss, [shape[0], product of the other sizes], or [1, n] for a vector. At most 62.
   Value parameter(std::string name, Shape shape, Init init);
   /// Only in a loss: column `column` of the labels, as numbers [R, 1], and the targets [R, RecordedLossOptions::targets].
   Value labels(std::size_t column = 0);
   Value targets();
+  /// Only in a loss: the x of all ranks in their order, [ranks R, inputs], and the row of each of this rank's rows in it, as an
+  /// index [R, 1]. A loss that calls all() sees all ranks: see Loss::sees_all_ranks().
+  Value all();
+  Value own_row();
   /// The row's number modulo n, [R, 1]: with n = T the position in its sequence.
   Value position(std::size_t n);
 
@@ -129,8 +134,8 @@ Value columns(const Value& a, std::size_t begin, std::size_t n);
 Value join(const Value& a, const Value& b);
 /// The transpose.
 Value transpose(const Value& a);
-/// The number of each row of a in the column that `index` names, [R, 1]. `index` is labels() or position(). It is 0 for
-/// negative labels.
+/// The number of each row of a in the column that `index` names, [R, 1]. `index` is labels(), position() or own_row(). It is 0
+/// for negative labels.
 Value pick(const Value& a, const Value& index);
 /// Row index[r] of the table for each row r; 0 for negative labels.
 Value rows_of(const Value& table, const Value& index);

@@ -18,6 +18,7 @@ enum class TapeKind : std::uint8_t {
   number,
   labels,
   targets,
+  all,  // x of all ranks
   position,
   columns,  // a view of an operand
   stop,     // likewise
@@ -42,6 +43,7 @@ struct TapeNode {
   std::size_t n = 0,
               begin = 0;     // n: index of a parameter, column of labels, number of positions, block, or number of a dropout
   bool transposed = false;   // b of matmul
+  bool own = false;          // a position that is counted from this rank's first row in `all`
   std::uint64_t leaves = 0;  // bits of what its gradient serves: 1 for x, 2 << i for parameter i
 
   bool is_source() const { return kind <= TapeKind::position; }

@@ -411,6 +411,7 @@ class TapePlan::Emitter {
     const TapeNode& of = list_[node];
     TapePlace place = plan_.value(node);
     if (of.kind == TapeKind::x) place = {kernels::x_space, 0, false};
+    if (of.kind == TapeKind::all) place = {kernels::all_space, 0, false};
     if (of.kind == TapeKind::parameter) place = {static_cast<std::uint32_t>(kernels::weights_space + of.n), 0, false};
     if (of.kind == TapeKind::targets) place = {kernels::targets_space, 0, true};
     const bool is_here = of.is_source() || !backward_ || plan_.kept_[index(node)];
@@ -426,7 +427,7 @@ class TapePlan::Emitter {
       else if (of.kind == TapeKind::labels)
         emit({.op = TapeOp::label, .out = operand, .columns = 1, .label = of.n, .serves = 0});
       else if (of.kind == TapeKind::position)
-        emit({.op = TapeOp::position, .out = operand, .columns = 1, .n = of.n, .serves = 0});
+        emit({.op = TapeOp::position, .out = operand, .columns = 1, .n = of.n, .own = of.own, .serves = 0});
       else
         compute(node, operand);
     }
@@ -457,7 +458,7 @@ class TapePlan::Emitter {
   }
   void set_index(TapeStep& step, int node) const {
     if (list_[node].kind == TapeKind::position)
-      step.n = list_[node].n;
+      step.n = list_[node].n, step.own = list_[node].own;
     else
       step.label = list_[node].n;
   }
@@ -481,6 +482,7 @@ class TapePlan::Emitter {
   TapePlace target_of(int node) const {
     const TapeNode& of = list_[node];
     if (of.kind == TapeKind::x) return {kernels::dx_space, 0, false};
+    if (of.kind == TapeKind::all) return {kernels::all_dx_space, 0, true};
     if (of.kind == TapeKind::parameter)
       return {static_cast<std::uint32_t>(kernels::weights_space + list_.parameters.size() + of.n), 0, true};
     return plan_.gradient(node);

@@ -41,7 +41,9 @@ class Recorder {
   const TapePlan& plan(const BatchSizes& batch) const {
     const std::lock_guard lock(mutex_);
     for (const auto& [sizes, plan] : plans_)
-      if (sizes.B == batch.B && sizes.T == batch.T && sizes.type == batch.type && sizes.threads == batch.threads) return *plan;
+      if (sizes.B == batch.B && sizes.T == batch.T && sizes.type == batch.type && sizes.threads == batch.threads &&
+          sizes.ranks == batch.ranks)
+        return *plan;
     TapeList list = record(function_, inputs_, batch, is_loss_, options_);
     require_same(list, batch);
     plans_.emplace_back(batch, std::make_unique<TapePlan>(std::move(list), batch, is_loss_, tiled_));
@@ -81,8 +83,16 @@ class Recorder {
 template <class GradientOf>
 class TapePass {
  public:
-  TapePass(const TapePlan& plan, const Pass& pass, const TapeSpaces& spaces, const Tensor& dx, GradientOf gradient_of)
-      : plan_(plan), list_(plan.list()), pass_(pass), spaces_(spaces), dx_(dx), gradient_of_(gradient_of) {
+  TapePass(const TapePlan& plan, const Pass& pass, const TapeSpaces& spaces, const Tensor& dx, GradientOf gradient_of,
+           const Tensor& all = {}, const Tensor& d_all = {})
+      : plan_(plan),
+        list_(plan.list()),
+        pass_(pass),
+        spaces_(spaces),
+        dx_(dx),
+        all_(all),
+        d_all_(d_all),
+        gradient_of_(gradient_of) {
     expect(kernels::threads() <= static_cast<int>(pass.threads), "tiles are planned for all threads");
     for (std::size_t i = 0; i < list_.parameters.size(); ++i)
       if (gradient_of_(i)) wanted_ |= std::uint64_t{2} << i;
@@ -147,6 +157,7 @@ class TapePass {
     const auto [base, begin] = list_.base(node);
     const TapeNode& of = list_[base];
     const Tensor all = of.kind == TapeKind::x           ? pass_.x
+                       : of.kind == TapeKind::all       ? all_
                        : of.kind == TapeKind::parameter ? pass_.parameter(of.n)
                                                         : at(plan_.value(base), base);
     return view(all, begin, node);
@@ -158,6 +169,7 @@ class TapePass {
     if ((list_[node].leaves & wanted_) == 0) return {};
     if (base == list_.result) return {spaces_.at[kernels::y_space], of.rows, of.columns, of.columns, pass_.type};
     const Tensor all = of.kind == TapeKind::x           ? dx_
+                       : of.kind == TapeKind::all       ? d_all_
                        : of.kind == TapeKind::parameter ? gradient_of_(of.n)
                                                         : at(plan_.gradient(base), base);
     return view(all, begin, node);
@@ -254,7 +266,7 @@ class TapePass {
   const TapeList& list_;
   const Pass& pass_;
   const TapeSpaces spaces_;
-  const Tensor dx_;
+  const Tensor dx_, all_, d_all_;
   const GradientOf gradient_of_;
   std::uint64_t wanted_ = 0;
 };
@@ -305,6 +317,10 @@ class RecordedLoss final : public Loss {
   bool takes_labels() const override { return recorder_.options().labels > 0; }
   std::size_t targets() const override { return recorder_.options().labels + recorder_.options().targets; }
   std::size_t classes() const override { return recorder_.options().classes; }
+  bool sees_all_ranks() const override {
+    const std::vector<TapeNode>& nodes = recorder_.first().nodes;
+    return std::any_of(nodes.begin(), nodes.end(), [](const TapeNode& node) { return node.kind == TapeKind::all; });
+  }
   bool works_in(DType) const override { return true; }
   MemorySizes sizes(const BatchSizes& batch) const override { return recorder_.plan(batch).sizes; }
   void evaluate(const LossPass& pass) const override {
@@ -313,10 +329,13 @@ class RecordedLoss final : public Loss {
     TapeSpaces spaces = spaces_of(pass, memory, memory + plan.saved_bytes, memory + plan.saved_bytes + plan.stats_bytes,
                                   pass.losses, pass.dx.data);
     spaces.at[kernels::targets_space] = pass.targets.data;
+    spaces.at[kernels::all_space] = pass.all.data, spaces.at[kernels::all_dx_space] = pass.d_all.data;
+    spaces.first_row = pass.first_row;
     spaces.labels = pass.labels, spaces.labels_of_row = recorder_.options().labels;
     spaces.loss_scale = pass.scale;
     spaces.gradients = pass.gradients;
-    const TapePass run(plan, pass, spaces, pass.dx, [&](std::size_t i) { return pass.gradient(i); });
+    const auto gradient_of = [&](std::size_t i) { return pass.gradient(i); };
+    const TapePass run(plan, pass, spaces, pass.dx, gradient_of, pass.all, pass.d_all);
     run.forward();
     if (pass.dx || pass.gradients) run.backward();
   }

@@ -435,7 +435,7 @@ BOOST_AUTO_TEST_CASE(mistakes_are_named) {
   refused([](Tape&, Value x) { return column_sum(x); }, "the result is [1, 6] (a layer's has 0 rows)");
   refused([](Tape& tape, Value x) { return pick(x, tape.position(7)); },
           "pick of [32, 6] by position(7) (an index must be below 6)");
-  refused([](Tape&, Value x) { return pick(x, x); }, "the index of pick is `x` (it must be labels() or position())");
+  refused([](Tape&, Value x) { return pick(x, x); }, "the index of pick is `x` (it must be labels(), position() or own_row())");
   refused([](Tape& tape, Value x) { return x + tape.labels(); }, "labels(0) of a recording with 0 labels for each row");
   refused([](Tape& tape, Value) { return tape.targets(); }, "targets() of a recording without targets");
   refused(

@@ -96,8 +96,9 @@ struct TapeRowOfStep {
     each(f, in(step.a, 0), in(step.b, 1), in(step.c, 2));
   }
 
+  FSDP_INLINE std::size_t position() const { return (global + (step.own ? run.spaces.first_row : 0)) % step.n; }
   FSDP_INLINE std::int64_t index() const {
-    return step.n > 0 ? static_cast<std::int64_t>(global % step.n)
+    return step.n > 0 ? static_cast<std::int64_t>(position())
                       : std::int64_t{run.spaces.labels[global * run.spaces.labels_of_row + step.label]};
   }
   FSDP_INLINE bool counts() const { return !run.spaces.labels || run.spaces.labels[global * run.spaces.labels_of_row] >= 0; }
@@ -184,7 +185,7 @@ struct TapeRowOfStep {
         put(static_cast<float>(run.spaces.labels[global * run.spaces.labels_of_row + step.label]));
         break;
       case TapeOp::position:
-        put(static_cast<float>(global % step.n));
+        put(static_cast<float>(position()));
         break;
       case TapeOp::load:
         if (run.spaces.type == DType::bf16)
