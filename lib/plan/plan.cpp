@@ -97,10 +97,10 @@ namespace {
 
 /// The title of the first or last stage of a user's model: "forward stem", "loss and its gradient", "loss, forward".
 std::string name_end(std::string title, const std::string& stage) {
-  for (const auto& [ours, theirs] : {std::pair<std::string_view, std::string>("embedding", stage),
-                                     {"head and loss, ", stage + ", "},
-                                     {"head and loss", stage + " and its gradient"}})
-    if (const std::size_t at = title.find(ours); at != std::string::npos) return title.replace(at, ours.size(), theirs);
+  for (const auto& [word, name] : {std::pair<std::string_view, std::string>("embedding", stage),
+                                   {"head and loss, ", stage + ", "},
+                                   {"head and loss", stage + " and its gradient"}})
+    if (const std::size_t at = title.find(word); at != std::string::npos) return title.replace(at, word.size(), name);
   return title;
 }
 
