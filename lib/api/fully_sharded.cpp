@@ -221,6 +221,8 @@ void require_transformer(const Model& model, const TrainOptions& o) {
 void check_batches(const Model& model, const ShardingOptions& sharding, int ranks) {
   check_sharding(model, sharding, ranks);
   const BatchShape evaluated = sharding.evaluated();
+  for (const BatchShape& shape : {sharding.batch, evaluated})  // recorded layers are recorded, which may fail
+    if (!model.transformer_config) model.sizes(shape, sharding.types.parameter, sharding.plan.cache);
   if (evaluated.B == sharding.batch.B) return;
   try {
     model.check_batch(evaluated, sharding.types.parameter, sharding.plan.cache);
@@ -926,7 +928,9 @@ std::vector<float> FullyShardedDataParallel::Parts::input_gradients(const FillBa
   engine.plan_input_gradients();
   const double loss_scale = engine.next_update(0, counted).loss_scale;
   std::vector<float> gradients;
-  executor().input_gradients(reader, counted, loss_scale, [&](const MemoryView& view) { gradients = floats_of(view); });
+  evaluate([&] {
+    executor().input_gradients(reader, counted, loss_scale, [&](const MemoryView& view) { gradients = floats_of(view); });
+  });
   for (float& gradient : gradients) gradient = static_cast<float>(gradient / loss_scale);
   return gradients;
 }
@@ -1147,7 +1151,12 @@ double FullyShardedDataParallel::evaluate(const FillBatch& fill, bool use_ema) {
     const double counted = p.fill_evaluated(fill).weight;
     kernels::LossSum sum;
     p.engine.with(weights_of(use_ema), [&] { p.evaluate([&] { sum = p.executor().evaluate(p.reader); }); });
-    return all_ranks(sum, p.world).value() / counted;
+    const double loss = all_ranks(sum, p.world).value() / counted;
+    agree(p.world, [&] {
+      require_user(p.has_targets || !std::isnan(loss),
+                   "the loss is not a number (no function has written targets()); write targets()");
+    });
+    return loss;
   });
 }
 

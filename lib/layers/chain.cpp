@@ -472,7 +472,7 @@ void Chain::evaluate(const StageContext& context, const void* x, const std::int3
   if (sees_all_ranks) {
     const RowsOfAllRanks& of = context.all;
     const std::size_t rows = device_.ranks * R, numbers = rows * loss_->targets();
-    pass.first_row = of.rank * R;
+    pass.first_row = pass.proof && proof_->is_comparison() ? 0 : of.rank * R;  // all ranks then have the same rows
     pass.all = dense(const_cast<void*>(of.outputs), rows, loss_->inputs(), context.type);
     if (dx) pass.d_all = dense(of.gradient, rows, loss_->inputs(), DType::f32);
     if (loss_->takes_labels())
@@ -491,14 +491,23 @@ void Chain::evaluate(const StageContext& context, const void* x, const std::int3
                [&] { run_pass(pass, "evaluate()", {}, pass.dx, "dx", {}, [&] { loss_->evaluate(pass); }); });
     });
   };
-  std::vector<float> half;
-  if (pass.proof && dx && write == kernels::Write::overwrite) {  // see Proof::compare_scales()
+  // What must be proportional to the scale: see Proof::compare_scales().
+  std::vector<std::pair<std::string, Tensor>> scaled;
+  std::vector<std::vector<float>> half;
+  if (pass.proof && dx && write == kernels::Write::overwrite) {
+    scaled = {{"dx", pass.dx}, {"d_all", pass.d_all}};
+    for (std::size_t i = 0; i < last_.parameters.size(); ++i)
+      scaled.emplace_back(format("the gradient of '{}'", last_.parameters[i].name), pass.gradient(i));
+    std::erase_if(scaled, [](const auto& one) { return !one.second; });
     run(scale / 2);
-    half = numbers_of(context.stream, pass.dx);
+    for (const auto& [name, tensor] : scaled) half.push_back(numbers_of(context.stream, tensor));
   }
   run(scale);
   if (pass.proof) {
-    if (!half.empty()) proof_->compare_scales(half, numbers_of(context.stream, pass.dx), pass.dx.columns, scale);
+    for (std::size_t i = 0; i < half.size(); ++i)
+      proof_->compare_scales(half[i], numbers_of(context.stream, scaled[i].second), scaled[i].second.columns, scale,
+                             scaled[i].first);
+    if (pass.d_all) proof_->inspect(context.stream, pass.d_all, "evaluate()", "d_all");
     if (dx) inspect_gradients(context, last_, "evaluate()");
     proof_->note_outputs(pass, all_losses, {});
   }

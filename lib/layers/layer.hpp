@@ -141,13 +141,14 @@ class Layer {
 struct LossPass : Pass {
   const std::int32_t* labels = {};  // [R, targets()], if the loss takes labels
   Tensor targets;                   // [R, targets()] in fp32, if it takes numbers
-  float* losses = nullptr;          // [R]: the pass writes the loss of each row, 0 for rows that do not count
+  float* losses = nullptr;          // [R]: the pass writes the loss of each row, 0 for rows that do not count; from -2^20 to
+                                    // 2^20: sums count others as the nearer limit
   Tensor dx;                        // [R, inputs()]: the pass writes the gradient of x; none if it is not needed
   float scale = 1;                  // the factor of the gradients
   /// Only for a loss that sees all ranks (Loss::sees_all_ranks()): x and labels or targets of all ranks, in their order, with R
   /// rows each. This rank's are those from row first_row on. The pass also adds to d_all the gradient of its own
-  /// losses with respect to `all`; it is zero at first, and none in an evaluation. Of x, which is a part of `all`, each use
-  /// counts once: its gradient is in dx or in d_all.
+  /// losses with respect to `all`; it is zero at first, and none in an evaluation. If the loss reads a row from x, its gradient
+  /// is in dx; if it reads it from `all`, in d_all.
   std::size_t first_row = 0;
   Tensor all, d_all;                         // [ranks R, inputs()]; d_all in fp32
   std::span<const std::int32_t> all_labels;  // [ranks R, targets()]

@@ -106,7 +106,9 @@ void Proof::begin(Of list, std::size_t parameters) {
 }
 
 void Proof::note(const std::string& problem) {
-  if (problems_.size() < most_problems) problems_.push_back(part_ + ": " + problem);
+  std::string whole = part_ + ": " + problem;
+  if (problems_.size() < most_problems && std::find(problems_.begin(), problems_.end(), whole) == problems_.end())
+    problems_.push_back(std::move(whole));
 }
 
 std::string Proof::problems() const { return format("{}", fmt::join(problems_, "\n")); }
@@ -162,7 +164,7 @@ void Proof::note_outputs(const Pass& pass, const Tensor& y, std::initializer_lis
   if (!is_new && place->second != hash)
     note(
         "forward() gives other numbers when it is computed again for backward (they must depend only on the pass: random "
-        "numbers follow from its seed, update, place and rows); correct forward()");
+        "numbers follow from its seed, update, place and rows, and x must not be changed); correct forward()");
 }
 
 void Proof::prepare_gradient(Stream& stream, const Tensor& gradient, std::size_t index, bool is_new) const {
@@ -185,15 +187,16 @@ void Proof::inspect_gradient(Stream& stream, const Tensor& gradient, std::size_t
   inspect(stream, gradient, function, format("the gradient of '{}'", parameter));
 }
 
-void Proof::compare_scales(const std::vector<float>& half, const std::vector<float>& whole, std::size_t columns, float scale) {
+void Proof::compare_scales(const std::vector<float>& half, const std::vector<float>& whole, std::size_t columns, float scale,
+                           const std::string& name) {
   float largest = 0;
   for (const float g : half) largest = std::max(largest, std::abs(g));
   for (std::size_t i = 0; i < half.size(); ++i)
     if (std::isfinite(whole[i]) && std::abs(whole[i] - 2 * half[i]) > 4e-3f * largest)  // fp16 may overflow
       return note(
-          format("evaluate() gives {} for dx[{}, {}] with scale {}, and {} with scale {} (dx and the gradients are those of "
+          format("evaluate() gives {} for {}[{}, {}] with scale {}, and {} with scale {} (dx and the gradients are those of "
                  "scale times the losses); multiply them by scale",
-                 whole[i], i / columns, i % columns, scale, half[i], scale / 2));
+                 whole[i], name, i / columns, i % columns, scale, half[i], scale / 2));
 }
 
 std::vector<std::int64_t> Proof::untouched() const {
@@ -213,11 +216,11 @@ std::string Proof::describe_difference(const std::vector<double>& of_first) cons
     const auto& [part, type] = sampled_[i / samples_per_part];
     const double size = of_first[i / samples_per_part * samples_per_part], mine = samples_[i], theirs = of_first[i];
     const double most = (type == DType::f32 ? 1e-2 : 0.2) * size;
-    const bool differs = std::isfinite(theirs) ? !(std::abs(mine - theirs) <= most) : std::isfinite(mine);
-    if (differs)
+    if (!std::isfinite(size)) return {};  // the loss will be refused
+    if (!(std::abs(mine - theirs) <= most))
       return format(
-          "{} gives {} here and {} on rank 0 for the same batch (all ranks train one model, so they must compute the same "
-          "function); correct what differs",
+          "{} gives {:.6g} here and {:.6g} on rank 0 for the same batch (a number of its output, or the root mean square of "
+          "all; all ranks train one model, so they must compute the same function); correct what differs",
           part, mine, theirs);
   }
   return {};

@@ -54,8 +54,9 @@ class Proof {
   void prepare_gradient(Stream& stream, const Tensor& gradient, std::size_t index, bool is_new) const;
   void inspect_gradient(Stream& stream, const Tensor& gradient, std::size_t index, const std::string& function,
                         const std::string& parameter);
-  /// Notes that the gradients `half` for half the scale are not half of dx.
-  void compare_scales(const std::vector<float>& half, const std::vector<float>& whole, std::size_t columns, float scale);
+  /// Notes that the numbers `half` of a gradient for half the scale are not half of `whole`.
+  void compare_scales(const std::vector<float>& half, const std::vector<float>& whole, std::size_t columns, float scale,
+                      const std::string& name);
 
   /// By parameter: 1 if nothing was added to its gradient, else 0. With the sums of these numbers over all ranks,
   /// note_untouched() notes the parameters that no rank has touched.

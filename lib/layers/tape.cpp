@@ -32,7 +32,10 @@ std::string operation_name(const TapeNode& node) {
                                     : kind_names[static_cast<std::size_t>(node.kind)];
 }
 
-std::string size_text(const TapeNode& node) { return format("[{}, {}]", node.rows, node.columns); }
+/// The first recording, which is for no rows, has R for their number.
+std::string size_text(const TapeNode& node) {
+  return node.rows == 0 ? format("[R, {}]", node.columns) : format("[{}, {}]", node.rows, node.columns);
+}
 
 Recording& open(const Value& value) {
   if (!value.recording() || value.recording()->has_ended)
@@ -99,7 +102,8 @@ Value whole(const Value& a, Operand wanted) {
   const TapeList& list = open(a).list;
   const TapeNode& base = list[list.base(a.index()).first];
   const bool is_parameter = base.kind == TapeKind::parameter && wanted != Operand::computed;
-  const bool has_memory = !base.is_source() || base.kind == TapeKind::x || base.kind == TapeKind::all || is_parameter;
+  const bool is_all = base.kind == TapeKind::all && wanted == Operand::any;  // its gradient is fp32
+  const bool has_memory = !base.is_source() || base.kind == TapeKind::x || is_all || is_parameter;
   return has_memory && (wanted == Operand::any || !list[a.index()].is_view()) ? a : one(TapeOp::copy, a);
 }
 
@@ -164,7 +168,9 @@ Value Tape::parameter(std::string name, Shape shape, Init init) {
     throw UserError(format("a recording has more than {} parameters; make several layers of it", most_recorded_parameters));
   if (numel(shape) == 0 || shape.empty())
     throw UserError(
-        format("parameter '{}' has the shape {} (it is empty); correct the recorded function", name, to_string(shape)));
+        format("parameter '{}' has the shape {} (it is empty, or depends on the batch, which parameters must not); correct the "
+               "recorded function",
+               name, to_string(shape)));
   list.parameters.push_back({std::move(name), shape, init});
   return push(
       {recording_, 0},
@@ -172,9 +178,10 @@ Value Tape::parameter(std::string name, Shape shape, Init init) {
 }
 
 Value Tape::labels(std::size_t column) {
+  if (!recording_->is_loss) throw UserError("labels() of a recording for a layer (only losses have labels); use a loss");
   if (column >= recording_->options.labels)
     throw UserError(
-        format("labels({}) of a recording with {} labels for each row (only losses have labels); set "
+        format("labels({}) of a recording with {} labels for each row (the first one is 0); set "
                "RecordedLossOptions::labels",
                column, recording_->options.labels));
   return push({recording_, 0}, {.kind = TapeKind::labels, .rows = rows, .columns = 1, .n = column});
@@ -218,9 +225,8 @@ TapeList record(const std::function<Value(Tape&, Value x)>& function, std::size_
     throw UserError("the result is a Value of another recording (each call of the function has its own); use values of one");
   const TapeNode& node = node_of(given);
   if (node.rows != batch.rows() || (is_loss && node.columns != 1))
-    throw UserError(
-        format("the result is {} ({}); correct the recorded function", size_text(node),
-               is_loss ? format("a loss is [{}, 1]", batch.rows()) : format("a layer's has {} rows", batch.rows())));
+    throw UserError(format("the result is {} ({}); correct the recorded function", size_text(node),
+                           is_loss ? "a loss is [R, 1]" : "a layer's has R rows"));
   if (is_loss) one(TapeOp::count_loss, given);
   const bool is_last = is_loss || node.is_source() || node.is_view();
   if (!is_loss && is_last) one(TapeOp::copy, given);
@@ -295,7 +301,7 @@ Value column_sum(const Value& a) {
 
 Value columns(const Value& a, std::size_t begin, std::size_t n) {
   const TapeNode x = node_of(a);
-  const bool is_unknown = open(a).batch.rows() == 0 && x.columns == 0;  // columns that depend on the batch
+  const bool is_unknown = open(a).batch.rows() == 0 && (x.columns == 0 || n == 0);  // columns that depend on the batch
   if (!is_unknown && (n == 0 || begin > x.columns || n > x.columns - begin))
     throw UserError(format("columns({}, {}) of {} (these columns do not exist); correct the recorded function", as_given(begin),
                            as_given(n), size_text(x)));

@@ -350,6 +350,8 @@ class TapePlan::Emitter {
       compute(node, out);
       if (place && !direct)
         emit({.op = TapeOp::store, .out = operand_of(place, node), .a = out, .columns = list_[node].columns});
+      if (place && !direct && plan_.kept_[index(node)])  // later operations read what backward will read
+        emit({.op = TapeOp::load, .out = out, .a = operand_of(place, node), .columns = list_[node].columns});
     }
     return finish();
   }

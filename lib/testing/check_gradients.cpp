@@ -90,7 +90,17 @@ class PoisonedLoss final : public Loss {
   void evaluate(const LossPass& pass) const override {
     for (const Tensor& tensor : {pass.dx, pass.scratch}) poison(tensor);
     std::fill_n(pass.losses, pass.rows(), nan);
-    reading("evaluate", pass, {pass.x, pass.targets}, [&] { loss_.evaluate(pass); });
+    if (!loss_.sees_all_ranks()) return reading("evaluate", pass, {pass.x, pass.targets}, [&] { loss_.evaluate(pass); });
+    LossPass of_all = pass;  // the rows of one rank
+    of_all.all = pass.x, of_all.all_targets = pass.targets;
+    if (pass.labels) of_all.all_labels = {pass.labels, pass.rows() * loss_.targets()};
+    std::vector<float> d_all(pass.dx ? pass.x.numel() : 0);
+    if (pass.dx) of_all.d_all = {d_all.data(), pass.x.rows, pass.x.columns, pass.x.columns};
+    reading("evaluate", of_all, {pass.x, pass.targets}, [&] { loss_.evaluate(of_all); });
+    for (std::size_t i = 0; i < d_all.size(); ++i) {
+      const std::size_t r = i / pass.x.columns, c = i % pass.x.columns;
+      pass.dx.set(r, c, pass.dx.get(r, c) + d_all[i]);
+    }
   }
 
  private:

@@ -188,6 +188,17 @@ BOOST_AUTO_TEST_CASE(evaluations_and_frozen_encoders) {
   FullyShardedDataParallel sharded(job, two_encoders(), options_of(job));
   set_initial(sharded);
   const double before = sharded.evaluate(part_of(job, 0));
+  // The gradient of the mean loss with respect to a number of the last rank, which all ranks' losses depend on.
+  const auto with = [&](float more) {
+    return sharded.evaluate([&](const Batch& batch) {
+      part_of(job, 0)(batch);
+      if (job.rank() == job.size() - 1) batch.inputs()[3] += more;
+    });
+  };
+  const std::vector<float> gradients = sharded.input_gradients(part_of(job, 0));
+  const double difference = (with(0.01f) - with(-0.01f)) / 0.02;
+  if (job.rank() == job.size() - 1) BOOST_TEST(std::abs(static_cast<double>(gradients[3]) - difference) < 3e-5);
+  BOOST_TEST(std::abs(difference) > 1e-4);
   BOOST_TEST(std::abs(before - sharded.evaluate(part_of(job, 0))) == 0);
   for (const char* const title : {"gather outputs", "scatter gradients of outputs"})
     BOOST_TEST(sharded.plan().find(title) != std::string::npos);
@@ -198,6 +209,24 @@ BOOST_AUTO_TEST_CASE(evaluations_and_frozen_encoders) {
   sharded.step(0.1, part_of(job, 0));
   for (const auto& [name, values] : parameters_of(sharded))
     BOOST_TEST((values == initial.at(name)) == (name != "loss.log_scale"));
+}
+
+// The rows of all ranks have fp32 gradients in every type, and the loss may depend on the place of a row.
+BOOST_AUTO_TEST_CASE(other_uses_of_all_rows) {
+  Job job;
+  const auto norm_of = [&](const char* type) {
+    const LossPtr loss = recorded_loss(2 * width, [](Tape& tape, Value x) {
+      return (row_sum(x) + row_sum(column_sum(square(transpose(tape.all()))))) * (1.0f + is_less(tape.own_row(), 1.5f));
+    });
+    FsdpOptions options = options_of(job);
+    options.param_dtype = type, options.fp16_init_scale = type[0] == 'f' && type[2] == '1' ? std::optional(1.0) : std::nullopt;
+    FullyShardedDataParallel sharded(job, two_encoders(loss), options);
+    sharded.set_parameter("towers.left.linear.weight", numbers(width * left, 1));
+    return sharded.step(0.1, part_of(job, 0)).gradient_norm;
+  };
+  const double norm = norm_of("fp32");
+  BOOST_TEST(norm > 0);
+  for (const char* const type : {"bf16", "fp16"}) BOOST_TEST(std::abs(norm_of(type) / norm - 1) < 0.03, type);
 }
 
 BOOST_AUTO_TEST_CASE(what_is_refused) {

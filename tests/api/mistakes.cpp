@@ -30,6 +30,7 @@ enum class Wrong {
   other_rank,
   losses,
   scale,
+  scale_of_parameter,
 };
 
 /// y = x * w by columns, with a mistake.
@@ -71,6 +72,7 @@ class Careless final : public Layer {
 class CarelessLoss final : public Loss {
  public:
   explicit CarelessLoss(Wrong wrong) : wrong_(wrong) {}
+  std::vector<LayerParameter> parameters() const override { return {{"v", {1}, constant(1.0f)}}; }
   std::size_t inputs() const override { return 4; }
   bool takes_labels() const override { return true; }
   void check_batch(std::size_t B, std::size_t T) const override {
@@ -82,6 +84,7 @@ class CarelessLoss final : public Loss {
       for (std::size_t c = 0; pass.dx && wrong_ != Wrong::dx && c < 4; ++c)
         pass.dx.set(r, c, c > 0 ? 0 : wrong_ == Wrong::scale ? 1 : pass.scale);
     }
+    if (const Tensor d_v = pass.gradient(0)) d_v.floats()[0] += wrong_ == Wrong::scale_of_parameter ? 4 : 4 * pass.scale;
   }
 
  private:
@@ -144,7 +147,8 @@ BOOST_AUTO_TEST_CASE(mistakes_that_training_does_not_show) {
                                  .activation_checkpointing = true};
     const auto said = [&](Wrong what, const std::string& text) {
       refused(text, [&] {
-        if (what == Wrong::scale) return train(around(linear(4, 4), std::make_shared<CarelessLoss>(what)), options);
+        if (what == Wrong::scale || what == Wrong::scale_of_parameter)
+          return train(around(linear(4, 4), std::make_shared<CarelessLoss>(what)), options);
         Sequential model;  // the last layer is not recomputed
         model.add("in", linear(4, 4)).add("mine", std::make_shared<Careless>(what)).add("out", linear(4, 4));
         return train(std::move(model.loss(cross_entropy(4))), options);
@@ -156,6 +160,7 @@ BOOST_AUTO_TEST_CASE(mistakes_that_training_does_not_show) {
          "written");
     said(Wrong::scratch, "layer 'mine': forward() computes y[0, 0] from scratch memory that it has not written in this pass");
     said(Wrong::scale, "loss 'loss': evaluate() gives 1 for dx[0, 0] with scale");
+    said(Wrong::scale_of_parameter, "loss 'loss': evaluate() gives 4 for the gradient of 'v'[0, 0] with scale");
     said(Wrong::recomputed, "layer 'mine': forward() gives other numbers when it is computed again for backward");
     if (world().size() > 1) said(Wrong::other_rank, "layer 'mine' gives");
 
@@ -211,6 +216,11 @@ BOOST_AUTO_TEST_CASE(batches_that_are_not_written) {
     });
   };
   refused("(no function has written targets())", [&] { train_numbers(0); });
+  refused("the loss is not a number (no function has written targets())", [&] {
+    FullyShardedDataParallel(around(linear(4, 4), mean_squared_error(4)), {.batch_size = 3}).evaluate([](const Batch& batch) {
+      std::fill_n(batch.inputs().begin(), 12, 0.5f);
+    });
+  });
   refused("does not write 11 of 12 numbers of targets()", [&] { train_numbers(1); });
   BOOST_CHECK_NO_THROW(train_numbers(12));
   // Memory that was written once keeps its numbers, so a program may write what is always the same only once.

@@ -412,6 +412,26 @@ BOOST_AUTO_TEST_CASE(values_and_gradients_are_those_of_pytorch) {
   }
 }
 
+// What forward computes from a value is what backward finds when the value was rounded to 16 bits between them.
+BOOST_AUTO_TEST_CASE(values_that_are_kept_in_16_bits) {
+  require_right("row_max", [](Tape& tape, Value x) {
+    const Value h = square(x) * 0.7f;
+    return matmul(h, tape.parameter("w", {7, 7}, normal(0.5f))) + row_max(h);
+  });
+  require_right("relu", [](Tape& tape, Value x) {
+    const Value h = square(x) * 0.7f;
+    return matmul(h, tape.parameter("w", {7, 7}, normal(0.5f))) + fsdp::relu(row_max(h) - h);
+  });
+}
+
+BOOST_AUTO_TEST_CASE(losses_of_all_rows) {
+  require_right_loss("CLIP", [](Tape& tape, Value x) {
+    return cross_entropy(matmul(columns(x, 0, 3), columns(tape.all(), 3, 3), ops::Transpose::yes), tape.own_row());
+  });
+  require_right_loss("transposed",
+                     [](Tape& tape, Value x) { return row_sum(x) + row_sum(column_sum(square(transpose(tape.all())))); });
+}
+
 BOOST_AUTO_TEST_CASE(mistakes_are_named) {
   const auto refused = [](const Recorded& function, const std::string& wanted, std::size_t inputs = 6) {
     try {
@@ -422,21 +442,22 @@ BOOST_AUTO_TEST_CASE(mistakes_are_named) {
     }
   };
   refused([](Tape&, Value x) { return x + columns(x, 0, 3); },
-          "a + b of [0, 6] and [0, 3] (sizes are equal, or one side is a row, a");
-  refused([](Tape& tape, Value x) { return row_sum(x) * tape.parameter("row", {6}, normal(1)); }, "a * b of [0, 1] and [1, 6]");
+          "a + b of [R, 6] and [R, 3] (sizes are equal, or one side is a row, a");
+  refused([](Tape& tape, Value x) { return row_sum(x) * tape.parameter("row", {6}, normal(1)); }, "a * b of [R, 1] and [1, 6]");
   refused(
       [](Tape& tape, Value x) {
         return matmul(x, tape.parameter("w", {5, 4}, normal(1)));
       },
-      "matmul (a b) of [0, 6] and [5, 4]");
+      "matmul (a b) of [R, 6] and [5, 4]");
   refused([](Tape&, Value x) { return matmul(x, x, yes, 5); },
           "matmul (a b^T) of [32, 6] and [32, 6] (both have a multiple of the block");
-  refused([](Tape&, Value x) { return columns(x, 4, 3); }, "columns(4, 3) of [0, 6] (these columns do not exist)");
-  refused([](Tape&, Value x) { return column_sum(x); }, "the result is [1, 6] (a layer's has 0 rows)");
+  refused([](Tape&, Value x) { return columns(x, 4, 3); }, "columns(4, 3) of [R, 6] (these columns do not exist)");
+  refused([](Tape&, Value x) { return column_sum(x); }, "the result is [1, 6] (a layer's has R rows)");
   refused([](Tape& tape, Value x) { return pick(x, tape.position(7)); },
           "pick of [32, 6] by position(7) (an index must be below 6)");
   refused([](Tape&, Value x) { return pick(x, x); }, "the index of pick is `x` (it must be labels(), position() or own_row())");
-  refused([](Tape& tape, Value x) { return x + tape.labels(); }, "labels(0) of a recording with 0 labels for each row");
+  refused([](Tape& tape, Value x) { return x + tape.labels(); },
+          "labels() of a recording for a layer (only losses have labels)");
   refused([](Tape& tape, Value) { return tape.targets(); }, "targets() of a recording without targets");
   refused(
       [](Tape& tape, Value x) { return tape.rows > 0 ? exp(x) : tanh(x); },

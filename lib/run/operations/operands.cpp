@@ -118,7 +118,8 @@ Content gradient_before(const Query& q) {
   return gradient_of_given(q);
 }
 Content gradient_after(const Query& q) {
-  if (q.op.kind == &kinds::head && q.plan.all_dx >= 0) return {gathered_dx, q.op.stage - 1, q.op.micro_batch};
+  const bool is_head = q.op.kind == &kinds::head || q.op.kind == &kinds::head_for_inputs;
+  if (is_head && q.plan.all_dx >= 0) return {gathered_dx, q.op.stage - 1, q.op.micro_batch};
   return gradient_of_given_before(q);
 }
 template <OperandName name>
