@@ -49,10 +49,6 @@ enum class OperandName : std::uint8_t {
   saved,
   cheap,
   scratch,
-  all_outputs,  // of all ranks, for a loss that sees them
-  all_targets,  // likewise
-  all_dx,       // the gradient of all_outputs, from this rank's rows
-  gathered_dx,  // this rank's part of the sum of all_dx over the ranks
   cache,
   weights,
   gradients,
@@ -79,7 +75,11 @@ enum class OperandName : std::uint8_t {
   matrix_scratch,
   average,
   stored,
-  slot
+  slot,
+  all_outputs,  // of all ranks, for a loss that sees them
+  all_targets,  // likewise
+  all_dx,       // the gradient of all_outputs, from this rank's rows
+  gathered_dx   // this rank's part of the sum of all_dx over the ranks
 };
 
 /// The purpose of a buffer. The memory plan that programs print has a line for each role.

@@ -156,17 +156,6 @@ constexpr OperandInfo rows_of_names[] = {
     {saved, "its saved activations", home::saved, of_stage<saved>},
     {cheap, "the cheap part of its saved activations", of_plan<&Plan::cheap>, of_stage<cheap>},
     {scratch, "scratch", of_plan<&Plan::scratch>},
-    {all_outputs, "the outputs of all ranks",
-     [](const Query& q) { return home::rows_of_all(q, q.plan.all_outputs, q.sizes.activations.back()); },
-     of_batch<all_outputs>},
-    {all_targets, "the targets of all ranks",
-     [](const Query& q) { return home::rows_of_all(q, q.plan.all_targets, q.sizes.targets); }, of_batch<all_targets>},
-    {all_dx, "the gradient of all ranks' outputs",
-     [](const Query& q) { return home::rows_of_all(q, q.plan.all_dx, q.sizes.outputs() * sizeof(float)); }, of_batch<all_dx>},
-    {gathered_dx, "its part of the gradient of all ranks' outputs",
-     [](const Query& q) -> Place {
-       return q.plan.gathered_dx < 0 ? Place() : Home{q.plan.gathered_dx, q.sizes.outputs() * sizeof(float)};
-     }},
     {cache, "the cache of its block",
      [](const Query& q) { return buffer(q, q.plan.caches.at(static_cast<std::size_t>(q.op.block))); }},
     {weights, "the whole parameters", home::weights, weights_of_unit, nullptr, true},
@@ -215,6 +204,17 @@ constexpr OperandInfo rows_of_names[] = {
      }},
     {stored, "the offloaded buffer", [](const Query&) { return anywhere(0); }},
     {slot, "its slot", [](const Query&) { return anywhere(0); }},
+    {all_outputs, "the outputs of all ranks",
+     [](const Query& q) { return home::rows_of_all(q, q.plan.all_outputs, q.sizes.activations.back()); },
+     of_batch<all_outputs>},
+    {all_targets, "the targets of all ranks",
+     [](const Query& q) { return home::rows_of_all(q, q.plan.all_targets, q.sizes.targets); }, of_batch<all_targets>},
+    {all_dx, "the gradient of all ranks' outputs",
+     [](const Query& q) { return home::rows_of_all(q, q.plan.all_dx, q.sizes.outputs() * sizeof(float)); }, of_batch<all_dx>},
+    {gathered_dx, "its part of the gradient of all ranks' outputs",
+     [](const Query& q) -> Place {
+       return q.plan.gathered_dx < 0 ? Place() : Home{q.plan.gathered_dx, q.sizes.outputs() * sizeof(float)};
+     }},
 };
 
 }  // namespace
