@@ -163,8 +163,7 @@ void TokenData::read(const Batch& batch) const {
   if (tokens.size() != parts_->cut.B * parts_->cut.T || batch.micro_batch() >= parts_->cut.K)
     throw UserError(
         "the batch belongs to another model than this TokenData, or to an evaluation with eval_batch_size; make a TokenData "
-        "for "
-        "each model, and give it to evaluate()");
+        "for each model, and give it to evaluate()");
   parts_->batches.read(parts_->position.sequences, batch.micro_batch(), tokens.data(), labels.data());
 }
 

@@ -596,8 +596,7 @@ struct FullyShardedDataParallel::Parts {
           agree(world, [&] {
             throw UserError(
                 "freeze(), unfreeze() or input_gradients() failed, and there was too little memory to undo it; make a new "
-                "object, "
-                "and load() a checkpoint");
+                "object, and load() a checkpoint");
           });
         if (adapted && !engine.base && needs == Needs::base_model)
           agree(world, [&] {
@@ -899,12 +898,7 @@ std::vector<float> FullyShardedDataParallel::Parts::outputs_of(const std::string
     require_user(!inner.numbers.empty(),
                  format("the layer '{}' has no outputs (the layer around it has not run it); name another layer", layer));
   });
-  with_element(sharding.types.parameter, [&]<class E>() {
-    outputs.resize(inner.numbers.size() / sizeof(E));
-    const auto* const values = reinterpret_cast<const E*>(inner.numbers.data());
-    std::transform(values, values + outputs.size(), outputs.begin(), [](E value) { return static_cast<float>(value); });
-  });
-  return outputs;
+  return floats_of(MemoryView(inner.numbers));
 }
 
 /// Converts activations to fp32.
@@ -1152,10 +1146,10 @@ double FullyShardedDataParallel::evaluate(const FillBatch& fill, bool use_ema) {
     kernels::LossSum sum;
     p.engine.with(weights_of(use_ema), [&] { p.evaluate([&] { sum = p.executor().evaluate(p.reader); }); });
     const double loss = all_ranks(sum, p.world).value() / counted;
-    agree(p.world, [&] {
-      require_user(p.has_targets || !std::isnan(loss),
-                   "the loss is not a number (no function has written targets()); write targets()");
-    });
+    if (std::isnan(loss))  // on all ranks
+      agree(p.world, [&] {
+        require_user(p.has_targets, "the loss is not a number (no function has written targets()); write targets()");
+      });
     return loss;
   });
 }

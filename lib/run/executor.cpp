@@ -275,7 +275,6 @@ UpdateResult Executor::run_update(const BatchReader& read, const UpdateScalars& 
       read(index, next_batch(index), next_batch(index) + batch().inputs / sizeof(std::int32_t));
       shorten(index);
     }
-  const std::size_t bytes_before = bytes_in_use_;
   begin_update(scalars);
   forward_backward();
   if (check) {
@@ -283,7 +282,7 @@ UpdateResult Executor::run_update(const BatchReader& read, const UpdateScalars& 
     try {
       check();
     } catch (...) {
-      pass_.reset(), bytes_in_use_ = bytes_before;
+      pass_.reset();
       throw;
     }
   }
