@@ -80,7 +80,7 @@ class Proof {
   std::vector<std::pair<std::string, DType>> sampled_;  // the parts
 };
 
-/// Copies a tensor to the host. `columns` apart, without gaps.
+/// Returns the numbers of a tensor in fp32 on the host, row after row; none if there is no tensor.
 std::vector<float> numbers_of(Stream& stream, const Tensor& tensor);
 
 /// Runs the pass `function` of a layer or loss; of its inner layer `inner`, unless that is empty. The proof, if there is one,

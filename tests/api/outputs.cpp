@@ -290,7 +290,7 @@ BOOST_AUTO_TEST_CASE(inner_layers_in_all_compositions) {
   BOOST_TEST(after->passes == 0);
   sharded.predict(fill);
   BOOST_TEST(after->passes == 1);
-  sharded.step(1e-2, fill);  // a pass that stopped leaves nothing behind
+  sharded.step(1e-2, fill);  // a pass that stopped has no effect on later ones
   BOOST_TEST(sharded.peak_bytes() == sharded.memory().total);
 
   refused<CollectiveError>("the layer 'idle.inner' has no outputs (the layer around it has not run it)",
@@ -375,7 +375,7 @@ BOOST_AUTO_TEST_CASE(gradients_of_inputs_are_differences_of_losses) {
       if (rank() == r) BOOST_TEST(std::abs(difference - static_cast<double>(gradients[i])) < 2e-4);
       if (i == 17) BOOST_TEST(difference == 0);
     }
-  // Training goes on as if nothing had happened, also after freeze() and unfreeze().
+  // Training continues with the same numbers, also after freeze() and unfreeze().
   for (auto* const each : {&sharded, &plain}) {
     each->step(1e-2, fill_numbers);
     each->unfreeze({"in.*"});
