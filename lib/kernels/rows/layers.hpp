@@ -21,13 +21,15 @@ struct CenteredSquares {
     const float* t = total;
     const float inverse = 1.0f / static_cast<float>(R);
     auto squares = lanes.template column_sums<E, 1>(C, scratch + p * C);
-    for (std::size_t r = p * R / partitions; r < (p + 1) * R / partitions; ++r)
+    for (std::size_t r = p * R / partitions; r < (p + 1) * R / partitions; ++r) {
       squares.each(
           [=](float& sum, float x_c, float total_c) FSDP_LANE {
             const float d = x_c - total_c * inverse;
             sum += d * d;
           },
           x + r * C, t);
+      lanes.sync();
+    }
     squares.store();
   }
 };
@@ -93,13 +95,15 @@ struct BatchNormSums {
   FSDP_INLINE void operator()(Lanes lanes, std::size_t p) const {
     const float *mean = stats, *rstd = stats + C;
     auto sums = lanes.template column_sums<E, 2>(C, scratch + 2 * p * C);
-    for (std::size_t r = p * R / partitions; r < (p + 1) * R / partitions; ++r)
+    for (std::size_t r = p * R / partitions; r < (p + 1) * R / partitions; ++r) {
       sums.each(
           [](float& sum, float& hat_sum, float d_c, float x_c, float mean_c, float rstd_c) FSDP_LANE {
             sum += d_c;
             hat_sum += d_c * ((x_c - mean_c) * rstd_c);
           },
           dy + r * C, x + r * C, mean, rstd);
+      lanes.sync();
+    }
     sums.store();
   }
 };
