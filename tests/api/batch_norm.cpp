@@ -175,7 +175,8 @@ BOOST_AUTO_TEST_CASE(batch_norm_is_pytorchs_at_any_number_of_ranks) {
   const Parameters one = of_one("FULL_SHARD");
   for (const char* const strategy : {"SHARD_GRAD_OP", "NO_SHARD", "optim", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"})
     BOOST_TEST((of_one(strategy) == one), strategy);
-  FsdpOptions in_bf16 = options_of(job);
+  FsdpOptions in_bf16 = options_of(job, "SHARD_GRAD_OP");
+  in_bf16.grad_dtype = "bf16";
   in_bf16.param_dtype = "bf16", in_bf16.ema_decay = 0.5, in_bf16.clip_value = 1e6;
   in_bf16.offload_optimizer = "nvme", in_bf16.nvme_path = new_folder("api-batch-norm", "nvme").string();
   const Parameters rounded = trained(job, in_bf16);

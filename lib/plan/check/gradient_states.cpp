@@ -23,11 +23,13 @@ void GradientStates::contribute(const Operation& op) {
     if (is_trained(u)) contribute_to(op, u);
 }
 
+/// Of fp32 sums that are kept in 16 bits, too.
+void GradientStates::forget_what_is_kept(UnitGradient& of) {
+  if (std::exchange(of.whole_is_kept, false)) of.whole.clear();
+}
+
 void GradientStates::contribute_to(const Operation& op, std::size_t u) {
   UnitGradient& unit = units_[u];
-  const auto forget_what_is_kept = [](UnitGradient& of) {
-    if (std::exchange(of.whole_is_kept, false)) of.whole.clear();
-  };
   forget_what_is_kept(unit);
   const bool in_this_batch =
       std::any_of(unit.whole.begin(), unit.whole.end(), [&](const Contribution& one) { return one.first == op.micro_batch; });
@@ -45,6 +47,7 @@ void GradientStates::contribute_to(const Operation& op, std::size_t u) {
 }
 
 void GradientStates::clear(const Operation& op) {
+  forget_what_is_kept(unit_of(op));
   if (!unit_of(op).whole.empty()) fail("clears gradients that are not reduced");
   unit_of(op).cleared_for = op.micro_batch;
 }

@@ -97,6 +97,7 @@ class GradientStates : private CheckedList {
   bool share_memory(std::size_t u, std::size_t other) const;
   /// The index of `place` among the places of the unit's partial sums; -1 if it is none of them.
   int sum_at(std::size_t u, const Location& place) const;
+  static void forget_what_is_kept(UnitGradient& of);
   void contribute_to(const Operation& op, std::size_t u);
   Sum take_micro_batch(const Operation& op, std::size_t u, bool is_reduced);
   void add_to_tree(const Operation& op, std::size_t u, const Location& to, const Sum& sum);
