@@ -35,11 +35,11 @@ struct LayerParameter {
   /// it. Checkpoints and load_full() treat it as a parameter.
   enum class Kind { trained, constant, state };
 
-  std::string name;
-  Shape shape;  // row-major; its Tensor is [shape[0], product of the other sizes], or [1, n] for a vector
-  Init init;    // normal(standard deviation) or constant(value)
-  Kind kind = Kind::trained;
-  float momentum = 0.1f;  // of a state, in (0, 1]
+  std::string name;           // "weight"
+  Shape shape;                // row-major; its Tensor is [shape[0], product of the other sizes], or [1, n] for a vector
+  Init init;                  // normal(standard deviation) or constant(value)
+  Kind kind = Kind::trained;  // what changes it
+  float momentum = 0.1f;      // of a state, in (0, 1]
 };
 
 /// What sizes of memory may depend on.
@@ -90,8 +90,8 @@ struct Pass : BatchSizes {
   std::span<const LayerParameter> parameters;  // of the layer
   std::span<const std::size_t> indices;        // of each of them among the parameters of the model
   Proof* proof = nullptr;                      // only for the library: checks the passes of the first update
-  bool trains = false;
-  Gathering* gathering = nullptr;  // the numbers that this pass has gathered
+  bool trains = false;                         // training()
+  Gathering* gathering = nullptr;              // only for gather(): the numbers that this pass has gathered
 };
 
 /// Layer::forward() must write all of y, saved and stats.
@@ -114,9 +114,9 @@ struct BackwardPass : Pass {
   /// frozen, and outside of training.
   Tensor next(std::size_t i) const;
 
-  float* const* gradients = nullptr;  // only for the operations of ops.hpp
-  float* nexts = nullptr;             // only for next(): memory, and where the state of each parameter begins
-  const std::size_t* next_at = nullptr;
+  float* const* gradients = nullptr;     // only for the operations of ops.hpp
+  float* nexts = nullptr;                // only for next(): memory
+  const std::size_t* next_at = nullptr;  // and where the state of each parameter of the model begins
 };
 
 /// A layer. docs/api.md has an example. Its functions are not collective.

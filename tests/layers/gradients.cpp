@@ -153,7 +153,8 @@ BOOST_AUTO_TEST_CASE(of_all_layers) {
     require_right("batch_norm", check_gradients(*batch_norm(13, 1e-5f, 0.1f, synchronized), {.B = 5}));
   require_right(
       "batch_norm inside others",
-      check_gradients(*residual(sequential({{"up", linear(5, 7, false)}, {"bn", batch_norm(7)}, {"down", linear(7, 5)}})), {.B = 5}));
+      check_gradients(*residual(sequential({{"up", linear(5, 7, false)}, {"bn", batch_norm(7)}, {"down", linear(7, 5)}})),
+                      {.B = 5}));
   require_right("embedding", check_gradients(*embedding(5, 7)));
   require_right("sigmoid and product", check_gradients(GatedConvolution(10, 4)));
   require_right("swiglu", check_gradients(SwigluLayer(6, 11)));
@@ -192,7 +193,7 @@ class Masked final : public Layer {
 /// A user's own layer of layers: y = up(x) * gate(x), with memory of its own beside that of the inner layers.
 class Gated final : public Composition {
  public:
-  Gated() : Composition("Gated", {{"up", linear(5, 7, false)}, {"gate", sequential({{"in", linear(5, 7)}, {"norm", rms_norm(7)}})}}) {}
+  Gated() : Composition("Gated", {{"up", linear(5, 7)}, {"gate", sequential({{"in", linear(5, 7)}, {"norm", rms_norm(7)}})}}) {}
   std::size_t outputs() const override { return 7; }
   std::size_t saved() const override { return Composition::saved() + 14; }
   std::size_t scratch() const override { return Composition::scratch() + 12; }
