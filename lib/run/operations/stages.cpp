@@ -31,7 +31,8 @@ StageContext context_of(const Running& r) {
                        r.rank.largest.T,
                        {r.at(all_outputs), r.at<const std::int32_t>(all_targets), r.at<float>(all_dx),
                         static_cast<std::size_t>(r.rank.mesh->world->rank())},
-                       r.inner};
+                       r.inner,
+                       r.at<const std::int32_t>(inputs)};
   context.dropout.first_sequence +=
       static_cast<std::uint64_t>(r.op.micro_batch) * static_cast<std::uint64_t>(r.rank.mesh->world->size()) * r.shape.B;
   return context;
@@ -41,6 +42,9 @@ const BlockStage& block_of(const Running& r) { return *r.rank.model.blocks[block
 
 /// `sums` is an operand only in the first micro-batch of an update, which sets the sums to zero.
 bool is_first(const Query& q) { return q.op.micro_batch == 0; }
+/// The first stages of towers, except that of the first tower, are blocks that read `inputs`.
+bool reads_inputs(const Query& q) { return q.sizes.reads_inputs(q.op.block); }
+bool backward_reads_parameters(const Query& q) { return q.sizes.backward_reads(q.op.block); }
 
 constexpr OperandSpec of_read_batch[] = {
     {tokens, reads}, {inputs, overwrites}, {targets, overwrites}, {positions, overwrites}, {sums, overwrites, is_first}};
@@ -59,8 +63,9 @@ void run_read_batch(const Running& r) {
 constexpr OperandSpec of_embedding_forward[] = {
     {inputs, reads}, {positions, reads}, {tables, reads}, {x_out, overwrites}, {scratch, clobbers, nullptr, true},
     {weights, reads}};
-constexpr OperandSpec of_block_forward[] = {{x, reads},          {positions, reads},  {tables, reads},     {x_out, overwrites},
-                                            {saved, overwrites}, {scratch, clobbers}, {cheap, overwrites}, {weights, reads}};
+constexpr OperandSpec of_block_forward[] = {
+    {inputs, reads, reads_inputs}, {x, reads},          {positions, reads},  {tables, reads}, {x_out, overwrites},
+    {saved, overwrites},           {scratch, clobbers}, {cheap, overwrites}, {weights, reads}};
 constexpr OperandSpec of_head[] = {{x, reads},           {targets, reads},        {dx, overwrites},     {scratch, clobbers},
                                    {all_outputs, reads}, {all_targets, reads},    {all_dx, overwrites}, {sums, changes},
                                    {weights, reads},     {gradients, contributes}};
@@ -70,17 +75,35 @@ constexpr OperandSpec of_head_for_inputs[] = {{x, reads},           {targets, re
 constexpr OperandSpec of_head_loss[] = {{x, reads},           {targets, reads},     {scratch, clobbers},
                                         {all_outputs, reads}, {all_targets, reads}, {sums, changes},
                                         {losses, overwrites}, {report, overwrites}, {weights, reads}};
-constexpr OperandSpec of_recompute[] = {{x, reads},          {positions, reads},  {tables, reads},
-                                        {saved, overwrites}, {scratch, clobbers}, {x_out, overwrites, nullptr, true},
+constexpr OperandSpec of_recompute[] = {{inputs, reads, reads_inputs},
+                                        {x, reads},
+                                        {positions, reads},
+                                        {tables, reads},
+                                        {saved, overwrites},
+                                        {scratch, clobbers},
+                                        {x_out, overwrites, nullptr, true},
                                         {weights, reads}};
 constexpr OperandSpec of_recompute_cheap[] = {
     {x, reads}, {saved, reads}, {cheap, overwrites}, {scratch, clobbers}, {weights, reads}};
-constexpr OperandSpec of_block_backward[] = {{x, reads},        {positions, reads}, {tables, reads},
-                                             {dx, changes},     {saved, consumes},  {scratch, clobbers},
-                                             {cheap, consumes}, {weights, reads},   {gradients, contributes}};
-constexpr OperandSpec of_block_backward_for_inputs[] = {{x, reads},        {positions, reads}, {tables, reads},
-                                                        {dx, changes},     {saved, consumes},  {scratch, clobbers},
-                                                        {cheap, consumes}, {weights, reads}};
+constexpr OperandSpec of_block_backward[] = {{inputs, reads, reads_inputs},
+                                             {x, reads},
+                                             {positions, reads},
+                                             {tables, reads},
+                                             {dx, changes},
+                                             {saved, consumes},
+                                             {scratch, clobbers},
+                                             {cheap, consumes},
+                                             {weights, reads, backward_reads_parameters},
+                                             {gradients, contributes}};
+constexpr OperandSpec of_block_backward_for_inputs[] = {{inputs, reads, reads_inputs},
+                                                        {x, reads},
+                                                        {positions, reads},
+                                                        {tables, reads},
+                                                        {dx, changes},
+                                                        {saved, consumes},
+                                                        {scratch, clobbers},
+                                                        {cheap, consumes},
+                                                        {weights, reads, backward_reads_parameters}};
 constexpr OperandSpec of_embedding_backward[] = {
     {inputs, reads},         {positions, reads}, {dx, reads}, {scratch, clobbers}, {weights, reads, nullptr, true},
     {gradients, contributes}};
