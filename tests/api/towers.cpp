@@ -330,13 +330,13 @@ BOOST_AUTO_TEST_CASE(other_towers) {
     from.write(batch.tokens("pair"), 3, 9), from.write(batch.targets(), 4);
     BOOST_TEST((batch.tokens("pair").size() == batch.sequences() * 4 && batch.targets().size() == batch.sequences() * 2));
   };
-  const auto train = [&](const std::string& strategy, bool recomputed, FullyShardedDataParallel** left = nullptr) {
+  const auto train = [&](const std::string& strategy, bool recomputed) {
     FsdpOptions options = options_of(job, strategy);
     options.sequence_length = 2, options.gradient_accumulation_steps = 1, options.freeze = {"frozen.*"};
     options.activation_checkpointing = recomputed;
     FullyShardedDataParallel sharded(job, model, options);
     Outcome outcome;
-    for (int i = 0; i < 3; ++i) outcome.losses.push_back(sharded.step(0.1, fill).loss);
+    for (int i = 0; i < 3; ++i) outcome.losses.push_back(sharded.step(0.001, fill).loss);
     BOOST_TEST(outcome.losses.back() < outcome.losses.front());
     outcome.parameters = parameters_of(sharded);
     BOOST_TEST(sharded.predict_layer("b.repeat.1", fill).size() == rows / static_cast<std::size_t>(job.size()) * 6);
@@ -348,8 +348,37 @@ BOOST_AUTO_TEST_CASE(other_towers) {
   for (const char* const strategy : {"SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD"})
     BOOST_TEST((train(strategy, false) == full), strategy);
 
+  // A step of plain SGD shows the gradient.
   FsdpOptions options = options_of(job);
-  options.sequence_length = 2;
+  options.sequence_length = 2, options.gradient_accumulation_steps = 1, options.momentum = {};
+  FullyShardedDataParallel plain(job, model, options), stepped(job, model, options);
+  Parameters before = parameters_of(plain);
+  const auto set = [&](const std::string& name, std::size_t i, float more) {
+    std::vector<float> values = before[name];
+    if (job.rank() == 0) values[i] += more;
+    plain.set_parameter(name, values);
+  };
+  const auto loss_with = [&](const std::string& name, std::size_t i, float more) {
+    set(name, i, more);
+    const double loss = plain.evaluate(fill);
+    set(name, i, 0);
+    return loss;
+  };
+  stepped.step(1e-3, fill);
+  const Parameters after = parameters_of(stepped);
+  for (const char* const name : {"frozen.linear.weight", "a.table.weight", "a.out.weight", "b.repeat.0.bias", "head.weight"}) {
+    double most = 0;
+    const auto gradient = [&](std::size_t i) { return (before[name][i] - after.at(name)[i]) / 1e-3f; };
+    for (std::size_t i = 1; job.rank() == 0 && i < before[name].size(); ++i)
+      if (std::abs(gradient(i)) > std::abs(gradient(static_cast<std::size_t>(most)))) most = static_cast<double>(i);
+    const auto i = static_cast<std::size_t>(job.sum(most));
+    const double difference = (loss_with(name, i, 1e-3f) - loss_with(name, i, -1e-3f)) / 2e-3;
+    if (job.rank() == 0)
+      BOOST_TEST(std::abs(static_cast<double>(gradient(i)) / difference - 1) < 0.01,
+                 name << " " << gradient(i) << " " << difference);
+  }
+
+  options.momentum = 0.9;
   const std::filesystem::path folder = new_folder("api-towers", "checkpoint");
   FullyShardedDataParallel first(job, model, options), second(job, model, options);
   first.step(0.1, fill), first.save(folder), second.load(folder);
