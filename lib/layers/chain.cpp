@@ -90,9 +90,8 @@ struct Chain::Scratch {
   Offsets at{size_of(type)};
   std::size_t sums = at.take(kernels::column_sum_scratch(chain.most_columns_, chain.device_));
   std::size_t unwanted = at.take(2 * chain.most_columns_), losses = at.take(shape.rows());
-  std::size_t activation = at.take_values(std::max(shape.rows() * chain.widest_, shape.B*chain.most_of_towers_)),
-              own = at.end();
-  void* activation_in(const StageContext& context) const { return context.scratch + activation; }
+  std::size_t activation = at.take_values(std::max(shape.rows() * chain.widest_, chain.most_of_towers_* shape.B));
+  std::size_t own = at.end();
 };
 
 /// Prepares the input: a layer that takes tokens or, without one, a copy of the batch's numbers.
@@ -112,10 +111,34 @@ class Chain::First final : public InputStage {
   const Chain& chain_;
 };
 
-/// A layer. In a tower, x and dx also have the numbers of earlier towers, after those of the layer.
-class Chain::Block final : public BlockStage {
+/// A stage between the first and the last one. In a tower, x and dx also have what earlier towers have given, after its own
+/// numbers.
+class Chain::Inner : public BlockStage {
  public:
-  Block(const Chain& chain, const Part& part) : BlockStage(chain.title_of(part), part.indices), chain_(chain), part_(part) {}
+  Inner(const Chain& chain, const Part& part) : BlockStage(chain.title_of(part), part.indices), chain_(chain), part_(part) {}
+
+ protected:
+  void* activation(const StageContext& context) const {
+    return context.scratch + Scratch{chain_, context.shape, context.type}.activation;
+  }
+  /// The bytes of the stage's own outputs.
+  std::size_t outputs(const StageContext& context) const {
+    return chain_.outputs_of(part_, context.shape) * size_of(context.type);
+  }
+  /// Copies what earlier towers have given, which begins at these bytes.
+  void pass_on(const StageContext& context, void* to, std::size_t to_byte, const void* from, std::size_t from_byte) const {
+    const std::size_t bytes = context.shape.B * part_.tower.carried * size_of(context.type);
+    if (bytes > 0)
+      context.stream.copy(static_cast<std::byte*>(to) + to_byte, static_cast<const std::byte*>(from) + from_byte, bytes);
+  }
+
+  const Chain& chain_;
+  const Part& part_;
+};
+
+class Chain::Block final : public Inner {
+ public:
+  using Inner::Inner;
 
   void forward(const StageContext& context, const void* x_in, void* x_out, float* saved) const override {
     chain_.forward(context, part_, x_in, x_out ? x_out : activation(context), saved);
@@ -132,86 +155,64 @@ class Chain::Block final : public BlockStage {
   }
 
  private:
-  void* activation(const StageContext& context) const {
-    return Scratch{chain_, context.shape, context.type}.activation_in(context);
-  }
   std::size_t inputs(const StageContext& context) const {
     return chain_.batch_of(context.shape, context.type, part_).rows() * part_.layer->inputs() * size_of(context.type);
   }
-  std::size_t outputs(const StageContext& context) const {
-    return chain_.outputs_of(part_, context.shape) * size_of(context.type);
-  }
-  void pass_on(const StageContext& context, void* to, std::size_t to_byte, const void* from, std::size_t from_byte) const {
-    if (part_.tower.carried > 0) chain_.copy_carried(context, part_, to, to_byte, from, from_byte);
-  }
-
-  const Chain& chain_;
-  const Part& part_;
 };
 
-/// The first stage of a tower, which reads its input from the batch. It passes on what the towers before it have given.
-class Chain::Begin final : public BlockStage {
+/// The first stage of a tower, which reads its input from the batch.
+class Chain::Begin final : public Inner {
  public:
-  Begin(const Chain& chain, const Part& part) : BlockStage(chain.title_of(part), part.indices), chain_(chain), part_(part) {}
+  using Inner::Inner;
 
   void forward(const StageContext& context, const void* x_in, void* x_out, float*) const override {
     if (!x_out) return;
     chain_.read_input(context, part_, context.inputs, x_out);
-    chain_.copy_carried(context, part_, x_out, outputs(context), x_in, 0);
+    pass_on(context, x_out, outputs(context), x_in, 0);
   }
 
   void backward(const StageContext& context, const void*, float*, void* dx, kernels::Write write) const override {
     const auto is_wanted = [&](std::size_t index) { return context.gradients[index] != nullptr; };
     if (std::any_of(part_.indices.begin(), part_.indices.end(), is_wanted))
       chain_.backward(context, part_, chain_.input_of(part_, context.shape, context.inputs), dx, nullptr, nullptr, write);
-    void* const carried = Scratch{chain_, context.shape, context.type}.activation_in(context);  // the places may overlap
-    chain_.copy_carried(context, part_, carried, 0, dx, outputs(context));
-    chain_.copy_carried(context, part_, dx, 0, carried, 0);
+    void* const before = activation(context);  // the two places in dx may overlap
+    pass_on(context, before, 0, dx, outputs(context));
+    pass_on(context, dx, 0, before, 0);
   }
-
- private:
-  std::size_t outputs(const StageContext& context) const {
-    return chain_.outputs_of(part_, context.shape) * size_of(context.type);
-  }
-
-  const Chain& chain_;
-  const Part& part_;
 };
 
 /// The end of a tower: its outputs become columns after those of the towers before it.
-class Chain::Join final : public BlockStage {
+class Chain::Join final : public Inner {
  public:
-  Join(const Chain& chain, const Part& part) : BlockStage(chain.title_of(part), {}), chain_(chain), part_(part) {}
+  using Inner::Inner;
 
   void forward(const StageContext& context, const void* x_in, void* x_out, float*) const override {
     if (!x_out) return;
-    const Matrices at = matrices(context, const_cast<void*>(x_in), x_out);
+    const Places at = places(context, const_cast<void*>(x_in), x_out);
     ops::copy(at.pass, at.joined_before, at.before), ops::copy(at.pass, at.joined_own, at.own);
   }
 
   void backward(const StageContext& context, const void*, float*, void* dx, kernels::Write) const override {
-    const Matrices at = matrices(context, dx, Scratch{chain_, context.shape, context.type}.activation_in(context));
+    const Places at = places(context, dx, activation(context));
     context.stream.copy(at.joined_before.data, dx, (at.before.numel() + at.own.numel()) * size_of(context.type));
     ops::copy(at.pass, at.before, at.joined_before), ops::copy(at.pass, at.own, at.joined_own);
   }
 
  private:
-  struct Matrices {
-    Pass pass;
+  struct Places {
+    Pass pass;  // for ops
     Tensor own, before, joined_own, joined_before;
   };
-  Matrices matrices(const StageContext& context, void* parts, void* joined) const {
+  Places places(const StageContext& context, void* parts, void* joined) const {
     const std::size_t R = context.shape.B * part_.tower.rows, C = part_.tower.joins,
-                      before = part_.tower.carried / part_.tower.rows;
-    const Tensor own = dense(parts, R, C, context.type), whole = dense(joined, R, before + C, context.type);
+                      C0 = part_.tower.carried / part_.tower.rows;
+    const Tensor whole = dense(joined, R, C0 + C, context.type);
     Pass pass;
     pass.stream = &context.stream;
-    return {pass, own, dense(static_cast<std::byte*>(parts) + own.numel() * size_of(context.type), R, before, context.type),
-            whole.columns_from(before, C), whole.columns_from(0, before)};
+    return {pass, dense(parts, R, C, context.type),
+            dense(static_cast<std::byte*>(parts) + outputs(context), R, C0, context.type), whole.columns_from(C0, C),
+            whole.columns_from(0, C0)};
   }
-
-  const Chain& chain_;
-  const Part& part_;
 };
 
 class Chain::Last final : public LossStage {
@@ -311,14 +312,12 @@ Chain::Chain(const NamedLayers& layers, const std::string& loss_name, LossPtr us
   for (const Part& part : blocks_) stage_names.push_back(part.name);
   stage_names.push_back(loss_name);
   first = std::make_unique<First>(*this);
-  for (const Part& part : blocks_) {
-    if (part.tower.reads_input)
-      blocks.push_back(std::make_unique<Begin>(*this, part));
-    else if (part.tower.joins > 0)
-      blocks.push_back(std::make_unique<Join>(*this, part));
-    else
-      blocks.push_back(std::make_unique<Block>(*this, part));
-  }
+  const auto make_stage = [&](const Part& part) -> std::unique_ptr<const BlockStage> {
+    if (part.tower.reads_input) return std::make_unique<Begin>(*this, part);
+    if (part.tower.joins > 0) return std::make_unique<Join>(*this, part);
+    return std::make_unique<Block>(*this, part);
+  };
+  for (const Part& part : blocks_) blocks.push_back(make_stage(part));
   loss = std::make_unique<Last>(*this);
 }
 
@@ -374,12 +373,6 @@ std::size_t Chain::outputs_of(const Part& part, BatchShape shape) const {
   if (!part.layer && tower.joins == 0)
     return tower.rows > 0 ? shape.B * row_sizes.named[tower.input].numbers() : shape.rows() * row_sizes.inputs;
   return shape.B * (tower.rows > 0 ? tower.rows : shape.T) * (part.layer ? part.layer->outputs() : tower.joins);
-}
-
-void Chain::copy_carried(const StageContext& context, const Part& part, void* to, std::size_t to_byte, const void* from,
-                         std::size_t from_byte) const {
-  context.stream.copy(static_cast<std::byte*>(to) + to_byte, static_cast<const std::byte*>(from) + from_byte,
-                      context.shape.B * part.tower.carried * size_of(context.type));
 }
 
 /// The input that a part reads, among the inputs of the batch.

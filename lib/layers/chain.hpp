@@ -79,6 +79,7 @@ class Chain final : public Model {
   struct Scratch;
   // The stages of a part.
   class First;
+  class Inner;
   class Block;
   class Begin;
   class Join;
@@ -90,8 +91,6 @@ class Chain final : public Model {
   BatchSizes batch_of(BatchShape shape, DType type, const Part& part) const;
   std::string title_of(const Part& part) const;
   std::size_t outputs_of(const Part& part, BatchShape shape) const;
-  void copy_carried(const StageContext& context, const Part& part, void* to, std::size_t to_byte, const void* from,
-                    std::size_t from_byte) const;
   const std::int32_t* input_of(const Part& part, BatchShape shape, const std::int32_t* inputs) const;
   void read_input(const StageContext& context, const Part& part, const std::int32_t* inputs, void* x) const;
   void find_ties();

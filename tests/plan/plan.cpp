@@ -376,11 +376,11 @@ BOOST_AUTO_TEST_CASE(blocks_that_read_inputs) {
                     Operation& other = of_block(p, block_forward, 0);
                     other.operands.insert(other.operands.begin(), {OperandName::inputs, p.inputs});
                   }),
-                  "that its kind does not list");
+                  "(forward block 0) does not have its input");
   check_complaint(said([&](Plan& p) { test::forget(of_block(p, block_forward, 1)); }), "but needs its output of stage 2");
-  check_complaint(said([&](Plan& p) { test::forget(of_block(p, block_backward, 1)); }),
-                  "but needs the gradient of activations of stage 1");
-  check_complaint(said([&](Plan& p) { test::forget(operation(p, read_batch)); }), "which nothing has written");
+  check_complaint(said([&](Plan& p) { test::forget(of_block(p, block_backward, 1)); }), "a gradient that does not exist");
+  check_complaint(said([&](Plan& p) { std::swap(of_block(p, block_forward, 0), of_block(p, block_forward, 1)); }),
+                  "but needs its output of stage 1");
 }
 
 // Backward reaches all blocks, also those before the first trained one, and contributes to no gradient.
