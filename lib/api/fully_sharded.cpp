@@ -276,14 +276,14 @@ Sequential& Sequential::towers(NamedTowers towers) {
   require_user(layers_.empty(), "towers() is called after add() (towers come first); call it before");
   require_user(!towers.empty(), "towers() has no towers; give at least one");
   for (auto tower = towers.begin(); tower != towers.end(); ++tower) {
-    const std::string &name = tower->first, &input = tower->second.input().name;
+    const std::string &name = tower->first, &input = tower->second.input_.name;
     require_user(!name.empty(), format("the tower of input '{}' has no name (names of parameters need it); give one", input));
     require_user(
-        !tower->second.input().kind.integers || !tower->second.parts().empty(),
+        !tower->second.input_.kind.integers || !tower->second.parts_.empty(),
         format("the tower '{}' has no layers (its input '{}' is integers); add a layer that takes tokens", name, input));
     for (auto other = towers.begin(); other != tower; ++other) {
       require_user(other->first != name, format("two towers have the name '{}'; give each a unique name", name));
-      require_user(other->second.input().name != input,
+      require_user(other->second.input_.name != input,
                    format("two towers have the input '{}' (a tower has its own); give each a unique name", input));
     }
   }
@@ -322,10 +322,10 @@ std::string Sequential::text() const {
       for (const auto& [inner, part] : whole->layers()) add_layer(inner.empty() ? name : name + "." + inner, *part);
   };
   for (const auto& [name, tower] : towers_) {
-    const auto& [input, kind, length] = tower.input();
+    const auto& [input, kind, length] = tower.input_;
     all += format("tower {} of input '{}', {} rows of {} {} below {}\n", name, input, length, kind.columns,
                   kind.integers ? "integers" : "numbers", kind.limit);
-    for (const Tower::Part& part : tower.parts()) {
+    for (const Tower::Part& part : tower.parts_) {
       add_layer(name + "." + part.name, *part.layer);
       all += format("layer {}.{} with {} rows for an example\n", name, part.name, part.rows);
     }

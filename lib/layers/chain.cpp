@@ -90,8 +90,7 @@ struct Chain::Scratch {
   Offsets at{size_of(type)};
   std::size_t sums = at.take(kernels::column_sum_scratch(chain.most_columns_, chain.device_));
   std::size_t unwanted = at.take(2 * chain.most_columns_), losses = at.take(shape.rows());
-  std::size_t activation = at.take_values(std::max(shape.rows() * chain.widest_, chain.most_of_towers_* shape.B));
-  std::size_t own = at.end();
+  std::size_t activation = at.take_values(chain.most_numbers(shape)), own = at.end();
 };
 
 /// Prepares the input: a layer that takes tokens or, without one, a copy of the batch's numbers.
@@ -242,7 +241,7 @@ Chain::Chain(const NamedLayers& layers, const std::string& loss_name, LossPtr us
   std::size_t width = layers.empty() ? loss_->inputs() : layers.front().second->inputs();
   const std::size_t input_width = width;  // 1 for tokens
   if (!towers.empty()) width = 0;
-  for (const auto& [name, tower] : towers) width += tower.width();
+  for (const auto& [name, tower] : towers) width += tower.width_;
   const std::vector<Part> parts = parts_of(towers, layers);
   NamedLayers all;
   for (const Part& part : parts)
@@ -328,22 +327,22 @@ std::vector<Chain::Part> Chain::parts_of(const NamedTowers& towers, const NamedL
   for (std::size_t i = 0; i < towers.size(); ++i) {
     const auto& [name, tower] = towers[i];
     const std::size_t first_stage = stage;
-    if (i == 0) tower_rows_ = tower.rows();
-    if (tower.rows() != tower_rows_)
+    if (i == 0) tower_rows_ = tower.rows_;
+    if (tower.rows_ != tower_rows_)
       throw UserError(
           format("the tower '{}' ends with {} rows for an example, and '{}' with {} (the towers of a row are next to each "
                  "other); make them equal, for example by fold() and mean_pool()",
-                 name, tower.rows(), towers.front().first, tower_rows_));
+                 name, tower.rows_, towers.front().first, tower_rows_));
     const auto add = [&](std::string title, LayerPtr layer, InTower at, std::size_t numbers) {
       at.carried = carried, at.first = first_stage, at.input = i;
       parts.push_back({std::move(title), std::move(layer), {}, {}, {}, at});
       most_of_towers_ = std::max(most_of_towers_, carried + numbers);
       ++stage;
     };
-    NamedInput& input = row_sizes.named.emplace_back(tower.input());
+    NamedInput& input = row_sizes.named.emplace_back(tower.input_);
     if (!input.kind.integers)
       add(format("input '{}'", input.name), nullptr, {.rows = input.length, .reads_input = true}, input.numbers());
-    for (const Tower::Part& part : tower.parts()) {
+    for (const Tower::Part& part : tower.parts_) {
       const bool is_input = part.layer->takes_tokens();
       if (is_input && part.layer->vocabulary() > 0)
         input.kind.limit = std::min(input.kind.limit - 1, part.layer->vocabulary() - 1) + 1;  // 0: no limit
@@ -351,8 +350,8 @@ std::vector<Chain::Part> Chain::parts_of(const NamedTowers& towers, const NamedL
           part.rows * std::max(part.layer->inputs(), part.layer->outputs()));
     }
     if (i > 0)
-      add(format("join of '{}'", name), nullptr, {.rows = tower.rows(), .joins = tower.width()}, tower.rows() * tower.width());
-    carried += tower.rows() * tower.width();
+      add(format("join of '{}'", name), nullptr, {.rows = tower.rows_, .joins = tower.width_}, tower.rows_ * tower.width_);
+    carried += tower.rows_ * tower.width_;
   }
   for (const auto& [name, layer] : layers) {
     const bool is_input = parts.empty() && layer->takes_tokens();

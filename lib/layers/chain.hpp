@@ -2,6 +2,7 @@
 // and the loss is the last stage. Internal; users describe models by Sequential.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -90,6 +91,8 @@ class Chain final : public Model {
                  std::vector<TiedParameters>& tied);
   BatchSizes batch_of(BatchShape shape, DType type, const Part& part) const;
   std::string title_of(const Part& part) const;
+  /// The largest size of activations.
+  std::size_t most_numbers(BatchShape shape) const { return std::max(shape.rows() * widest_, shape.B * most_of_towers_); }
   std::size_t outputs_of(const Part& part, BatchShape shape) const;
   const std::int32_t* input_of(const Part& part, BatchShape shape, const std::int32_t* inputs) const;
   void read_input(const StageContext& context, const Part& part, const std::int32_t* inputs, void* x) const;

@@ -29,22 +29,18 @@ class Tower {
   /// From here on an example is one row of `length` times the width: the same numbers in the same order.
   Tower& fold();
 
-  // For the library: the layers, and the rows of an example at each.
+ private:
+  friend class Chain;
+  friend class Sequential;
   struct Part {
     std::string name;
     LayerPtr layer;
-    std::size_t rows;
+    std::size_t rows;  // of an example
   };
-  const NamedInput& input() const { return input_; }
-  const std::vector<Part>& parts() const { return parts_; }
-  /// After the last layer: the rows of an example, and the columns.
-  std::size_t rows() const { return rows_; }
-  std::size_t width() const { return width_; }
 
- private:
   NamedInput input_;
   std::vector<Part> parts_;
-  std::size_t rows_, width_;
+  std::size_t rows_, width_;  // after the last layer
 };
 
 /// The towers of a model and their names, in order.
