@@ -552,9 +552,6 @@ void Chain::check_batch(BatchShape shape, DType type, const kernels::CacheShape&
         "the towers end with {} rows for an example, and `sequence length` is {}; make them equal, for example by fold() "
         "and mean_pool(), which make one row of several",
         tower_rows_, shape.T));
-  if (most_of_towers_ > 0 && shape.B > (std::size_t{1} << 40) / most_of_towers_)
-    throw UserError(format("{} examples of {} numbers in a tower are too many (2^40 numbers at most); lower `micro-batch`",
-                           shape.B, most_of_towers_));
   const auto require = [&](const char* what, const std::string& name, bool works_in_type, bool works_on_gpu) {
     if (!works_in_type)
       throw UserError(
@@ -566,9 +563,13 @@ void Chain::check_batch(BatchShape shape, DType type, const kernels::CacheShape&
                  what, name));
   };
   const auto check = [&](const Part& part) {
+    const BatchSizes batch = batch_of(shape, type, part);
+    if (part.tower.rows > 0 && batch.rows() > std::size_t{1} << 30)
+      throw UserError(format("'{}' has {} examples of {} rows (a batch has 2^30 rows at most); lower `micro-batch`", part.name,
+                             batch.B, batch.T));
     if (!part.layer) return;
     require("layer", part.name, part.layer->works_in(type), part.layer->works_on_gpu());
-    naming("layer", part.name, [&] { part.layer->check_batch(shape.B, batch_of(shape, type, part).T); });
+    naming("layer", part.name, [&] { part.layer->check_batch(batch.B, batch.T); });
   };
   check(first_);
   for (const Part& block : blocks_) check(block);
