@@ -232,7 +232,9 @@ void check_batches(const Model& model, const ShardingOptions& sharding, int rank
 }
 
 /// Returns how many numbers (integers or fp32) the inputs and targets of a micro-batch have.
-std::size_t numbers_of_batch(const RowSizes& rows, BatchShape shape) { return shape.rows() * (rows.inputs + rows.targets); }
+std::size_t numbers_of_batch(const RowSizes& rows, BatchShape shape) {
+  return rows.inputs_of(shape) + shape.rows() * rows.targets;
+}
 /// Returns the same for all micro-batches of an update, or for the batch of an evaluation if that has more.
 std::size_t numbers_of_batches(const RowSizes& rows, const ShardingOptions& sharding) {
   return std::max(sharding.plan.micro_batches * numbers_of_batch(rows, sharding.batch),
@@ -269,6 +271,26 @@ Sequential& Sequential::add(std::string name, LayerPtr layer) {
   return *this;
 }
 
+Sequential& Sequential::towers(NamedTowers towers) {
+  require_user(towers_.empty(), "towers() is called twice (a model has one list of towers); give all towers in one call");
+  require_user(layers_.empty(), "towers() is called after add() (towers come first); call it before");
+  require_user(!towers.empty(), "towers() has no towers; give at least one");
+  for (auto tower = towers.begin(); tower != towers.end(); ++tower) {
+    const std::string &name = tower->first, &input = tower->second.input_.name;
+    require_user(!name.empty(), format("the tower of input '{}' has no name (names of parameters need it); give one", input));
+    require_user(
+        !tower->second.input_.kind.integers || !tower->second.parts_.empty(),
+        format("the tower '{}' has no layers (its input '{}' is integers); add a layer that takes tokens", name, input));
+    for (auto other = towers.begin(); other != tower; ++other) {
+      require_user(other->first != name, format("two towers have the name '{}'; give each a unique name", name));
+      require_user(other->second.input_.name != input,
+                   format("two towers have the input '{}' (a tower has its own); give each a unique name", input));
+    }
+  }
+  towers_ = std::move(towers);
+  return *this;
+}
+
 Sequential& Sequential::loss(LossPtr loss, std::string name) {
   if (loss_) throw UserError("loss() is called twice (a model has one loss); leave one out");
   loss_ = std::move(loss), loss_name_ = std::move(name);
@@ -282,7 +304,7 @@ Sequential& Sequential::tie(std::string parameter, std::string same_as) {
 std::shared_ptr<const Model> Sequential::build(const DeviceTraits& device) const {
   std::vector<TiedParameters> tied;
   for (const auto& [name, same_as] : tied_) tied.push_back({name, same_as});
-  auto chain = std::make_shared<Chain>(without_repeats(layers_), loss_name_, loss_, device, tied);
+  auto chain = std::make_shared<Chain>(without_repeats(layers_), loss_name_, loss_, device, tied, towers_);
   if (chain->parameters().empty())
     throw UserError("the model has no parameters (there is nothing to train); add a layer that has some");
   return chain;
@@ -299,6 +321,15 @@ std::string Sequential::text() const {
     if (const auto* const whole = dynamic_cast<const Composition*>(&layer))
       for (const auto& [inner, part] : whole->layers()) add_layer(inner.empty() ? name : name + "." + inner, *part);
   };
+  for (const auto& [name, tower] : towers_) {
+    const auto& [input, kind, length] = tower.input_;
+    all += format("tower {} of input '{}', {} rows of {} {} below {}\n", name, input, length, kind.columns,
+                  kind.integers ? "integers" : "numbers", kind.limit);
+    for (const Tower::Part& part : tower.parts_) {
+      add_layer(name + "." + part.name, *part.layer);
+      all += format("layer {}.{} with {} rows for an example\n", name, part.name, part.rows);
+    }
+  }
   for (const auto& [name, layer] : layers_) add_layer(name, *layer);
   for (const auto& [name, same_as] : tied_) all += format("{} is {}\n", name, same_as);
   if (!loss_) return all;
@@ -367,13 +398,44 @@ std::string TransformerDescription::text() const {
                 width_, heads_, vocabulary_, longest_sequence_);
 }
 
+std::span<std::int32_t> Batch::find(std::string_view input, bool integers) const {
+  std::size_t begin = 0;
+  for (const NamedInput& one : of_model_) {
+    const std::size_t n = sequences_ * one.numbers();
+    if (one.name == input && !input.empty()) {
+      if (one.kind.integers != integers)
+        throw UserError(one.kind.integers ? format("'{0}' are tokens; call tokens(\"{0}\")", input)
+                                          : format("'{0}' are numbers; call inputs(\"{0}\")", input));
+      return inputs_.subspan(begin, n);
+    }
+    begin += n;
+  }
+  const bool has_names = !of_model_.front().name.empty();
+  throw UserError(format("the batch has no input '{}' (it has {}); call {}() with {} name", input,
+                         has_names ? names_of(of_model_) : "one without a name", integers ? "tokens" : "inputs",
+                         has_names ? "another" : "no"));
+}
+std::span<std::int32_t> Batch::tokens(std::string_view input) const { return find(input, true); }
+std::span<float> Batch::inputs(std::string_view input) const {
+  const std::span<std::int32_t> found = find(input, false);
+  return {reinterpret_cast<float*>(found.data()), found.size()};
+}
 std::span<std::int32_t> Batch::tokens() const {
-  require_user(tokens_, "tokens() is called on a batch without tokens (the model takes numbers); write inputs()");
+  require_one_input("tokens");
+  require_user(of_model_.front().kind.integers,
+               "tokens() is called on a batch without tokens (the model takes numbers); write inputs()");
   return inputs_;
 }
 std::span<float> Batch::inputs() const {
-  require_user(!tokens_, "inputs() is called on a batch without numbers (the model takes tokens); write tokens()");
+  require_one_input("inputs");
+  require_user(!of_model_.front().kind.integers,
+               "inputs() is called on a batch without numbers (the model takes tokens); write tokens()");
   return {reinterpret_cast<float*>(inputs_.data()), inputs_.size()};
+}
+void Batch::require_one_input(const char* function) const {
+  if (!of_model_.front().name.empty())
+    throw UserError(
+        format("{}() is called without a name (the batch has the inputs {}); name one", function, names_of(of_model_)));
 }
 std::span<std::int32_t> Batch::labels() const {
   require_user(labels_, "labels() is called on a batch without labels (the loss takes numbers); write targets()");
@@ -504,6 +566,8 @@ struct FullyShardedDataParallel::Parts {
                {.warn = [](const std::string& text) { print_warnings({text}); }}) {
     engine.attention = library_of_attention;
     rows = engine.model().model().row_sizes;
+    model_inputs = rows.named;
+    if (model_inputs.empty()) model_inputs = {{"", {rows.inputs, rows.tokens, rows.vocabulary}, sharding.batch.T}};
     if (const auto* const chain = dynamic_cast<const Chain*>(&engine.model().model())) {
       loss_of_layers = &chain->user_loss();
       if (user_options.check_first_update) proof = &chain->proof();
@@ -623,9 +687,10 @@ struct FullyShardedDataParallel::Parts {
 
   /// Throws CollectiveError if the average is asked for and cannot be used. Collective.
   void require_evaluation(bool use_ema, bool of_outputs);
-  std::vector<float> outputs_of(const std::string& layer, bool use_ema);
+  std::vector<float> outputs_of(const FoundLayer& found, bool use_ema, const std::string& layer = "");
+  FoundLayer last_layer() const { return {engine.model().model().blocks.size()}; }
   std::vector<float> floats_of(const MemoryView& view) const;
-  std::vector<float> input_gradients(const FillBatch& fill);
+  std::vector<float> input_gradients(const FillBatch& fill, const std::string& input);
   void load(std::unique_ptr<CheckpointReader> checkpoint);
   /// `adapters`: the checkpoint that will be loaded over this base model; null if there is none.
   LoadResult load_full(const std::filesystem::path& path, const LoadOptions& how, const CheckpointReader* adapters = nullptr);
@@ -666,16 +731,24 @@ struct FullyShardedDataParallel::Parts {
     }
     return selected;
   }
-  std::size_t inputs_of_batch() const { return shape.rows() * rows.inputs; }
+  std::size_t inputs_of_batch() const { return rows.inputs_of(shape); }
   std::size_t numbers_of_batch() const { return fsdp::numbers_of_batch(rows, shape); }
 
   std::pair<std::span<std::int32_t>, std::span<std::int32_t>> halves_of_batch(std::size_t k) {
     std::int32_t* const numbers = batch.data() + k * numbers_of_batch();
     return {{numbers, inputs_of_batch()}, {numbers + inputs_of_batch(), numbers_of_batch() - inputs_of_batch()}};
   }
+  /// Calls `work(input, numbers)` for each input and its numbers among those of a batch.
+  template <class Work>
+  void for_each_input(std::span<std::int32_t> all, const Work& work) const {
+    for (const NamedInput& input : model_inputs) {
+      work(input, all.first(shape.B * input.numbers()));
+      all = all.subspan(shape.B * input.numbers());
+    }
+  }
   Batch batch_at(std::size_t k) {
-    const auto [inputs, targets] = halves_of_batch(k);
-    return {k, inputs, targets, rows.tokens, rows.labels};
+    const auto [numbers, targets] = halves_of_batch(k);
+    return {k, shape.B, model_inputs, numbers, targets, rows.labels};
   }
 
   /// The rows of a batch that count in the loss, on all ranks: their number, and the sum of their weights (Loss::weight()).
@@ -684,13 +757,13 @@ struct FullyShardedDataParallel::Parts {
   };
   enum class Labels { used, unused };
   /// Calls `fill` for the batch of an evaluation, as fill_batches() does.
-  Counted fill_evaluated(const FillBatch& fill, Labels labels = Labels::used) {
-    return fill_batches(1, sharding.evaluated(), fill, 0, labels);
+  Counted fill_evaluated(const FillBatch& fill, Labels labels = Labels::used, std::optional<std::size_t> only = {}) {
+    return fill_batches(1, sharding.evaluated(), fill, 0, labels, only);
   }
   /// Calls `fill` for `count` batches of this shape. Returns what counts in the loss. Checks that `learning_rate` is the same
-  /// on all ranks. Collective.
+  /// on all ranks. `only`: the number of the input that is used; the others are 0 if `fill` does not write them. Collective.
   Counted fill_batches(std::size_t count, BatchShape of_each, const FillBatch& fill, double learning_rate = 0,
-                       Labels labels = Labels::used) {
+                       Labels labels = Labels::used, std::optional<std::size_t> only = {}) {
     shape = of_each;
     std::size_t& filled = shape.B == sharding.batch.B ? filled_for_updates : filled_for_evaluations;
     std::int64_t counted = 0;
@@ -700,31 +773,45 @@ struct FullyShardedDataParallel::Parts {
       if (!(learning_rate >= 0 && std::isfinite(learning_rate)))
         throw UserError(format("the learning rate is {} (it must be at least 0); correct it", learning_rate));
       for (std::size_t k = 0; k < count; ++k) {
-        const auto [inputs, targets] = halves_of_batch(k);
+        const auto [numbers, targets] = halves_of_batch(k);
         if (labels == Labels::unused) std::fill(targets.begin(), targets.end(), rows.labels ? -1 : 0);
         const bool checks = checks_first && k >= filled;  // no function has written this memory yet
-        const auto tensor = [&](std::span<std::int32_t> numbers, std::size_t columns) {
-          return Tensor{numbers.data(), shape.rows(), columns, columns};
+        const auto is_used = [&](const NamedInput& input) { return !only || &input == &model_inputs[*only]; };
+        const auto tensor = [](std::span<std::int32_t> all, std::size_t columns) {
+          return Tensor{all.data(), all.size() / std::max<std::size_t>(columns, 1), columns, columns};
         };
-        if (checks) fill_unwritten(tensor(inputs, rows.inputs), Unwritten::batch);
+        for_each_input(numbers, [&](const NamedInput& input, std::span<std::int32_t> own) {
+          if (!is_used(input))
+            std::ranges::fill(own, 0);
+          else if (checks)
+            fill_unwritten(tensor(own, input.kind.columns), Unwritten::batch);
+        });
         if (checks && labels == Labels::used) fill_unwritten(tensor(targets, rows.targets), Unwritten::batch);
         fill(batch_at(k));
-        const auto require_written = [&](const Tensor& numbers, const char* name, bool may_be_unused) {
-          const Remaining left = find_unwritten(numbers, Unwritten::batch);
-          if (left.count == 0 || (may_be_unused && left.count == numbers.numel())) return left.count == 0;
-          throw UserError(format("the function that fills micro-batch {} {}", k, describe(left, numbers, name)));
+        const auto require_written = [&](const Tensor& part, const std::string& name, bool may_be_unused) {
+          const Remaining left = find_unwritten(part, Unwritten::batch);
+          if (left.count == 0 || (may_be_unused && left.count == part.numel())) return left.count == 0;
+          throw UserError(format("the function that fills micro-batch {} {}", k, describe(left, part, name.c_str())));
         };
-        if (checks) require_written(tensor(inputs, rows.inputs), rows.tokens ? "tokens()" : "inputs()", false);
+        for_each_input(numbers, [&](const NamedInput& input, std::span<std::int32_t> own) {
+          if (!is_used(input)) return;
+          const std::string name = input.name.empty() ? "" : format("\"{}\"", input.name);
+          if (checks)
+            require_written(tensor(own, input.kind.columns), format("{}({})", input.kind.integers ? "tokens" : "inputs", name),
+                            false);
+          if (input.kind.integers)
+            require_below(own, input.kind.limit, false, "token",
+                          input.name.empty() ? "a batch" : format("input '{}'", input.name));
+        });
         if (checks && labels == Labels::used &&
             !require_written(tensor(targets, rows.targets), rows.labels ? "labels()" : "targets()", !rows.labels)) {
           has_targets = false;  // a loss need not use numeric targets; if it does, they make it NaN
           std::fill(targets.begin(), targets.end(), std::bit_cast<std::int32_t>(std::nanf("")));
         }
         if (labels == Labels::used) filled = std::max(filled, k + 1);
-        if (rows.tokens) require_below(inputs, rows.vocabulary, false, "token");
         if (rows.labels) {
           if (loss_of_layers) std::replace(targets.begin(), targets.end(), loss_of_layers->ignore_index(), -1);
-          require_below(targets, rows.classes, true, "label");
+          require_below(targets, rows.classes, true, "label", "a batch");
           counted += count_rows(targets, weights);
         } else {
           counted += narrow<std::int64_t>(shape.rows());
@@ -770,13 +857,14 @@ struct FullyShardedDataParallel::Parts {
   }
 
   /// Throws UserError if a number is not below `limit` (0: no limit), or is negative and `may_be_negative` is false.
-  static void require_below(std::span<const std::int32_t> numbers, std::size_t limit, bool may_be_negative, const char* what) {
+  static void require_below(std::span<const std::int32_t> numbers, std::size_t limit, bool may_be_negative, const char* what,
+                            const std::string& of) {
     if (limit == 0) return;
     for (std::size_t i = 0; i < numbers.size(); ++i)
       if (numbers[i] < 0 ? !may_be_negative : static_cast<std::size_t>(numbers[i]) >= limit)
         throw UserError(
-            format("{} {} at position {} of a batch is out of the model's range (values must be below {}); correct the data",
-                   what, numbers[i], i, limit));
+            format("{} {} at position {} of {} is out of the model's range (values must be below {}); correct the data", what,
+                   numbers[i], i, of, limit));
   }
 
   void copy_batch(std::size_t k, std::int32_t* inputs, std::int32_t* targets) const {
@@ -822,6 +910,7 @@ struct FullyShardedDataParallel::Parts {
   Engine engine;
   const ShardingOptions& sharding = engine.options().sharding;
   RowSizes rows;
+  std::vector<NamedInput> model_inputs;  // if there is only one without a name, its length is T
   const Loss* loss_of_layers = nullptr;  // of a Sequential; else null
   Proof* proof = nullptr;                // of its layers, if the first update is checked
   bool update_is_proven = false, evaluation_is_proven = false;
@@ -864,12 +953,16 @@ void FullyShardedDataParallel::Parts::require_same_function() {
   world.broadcast(first.data(), first.size() * sizeof(std::int32_t), 0);
   proof->begin(Proof::Of::comparison);
   executor().evaluate([&](std::size_t, std::int32_t* inputs, std::int32_t* targets) {
-    const std::span all(first);  // as often as the batch of an evaluation has room for it
-    const auto repeat = [&](std::span<const std::int32_t> numbers, std::int32_t* to, std::size_t per_row) {
-      for (std::size_t i = 0; i < sharding.evaluated().rows() * per_row; ++i) to[i] = numbers[i % numbers.size()];
+    // As often as the batch of an evaluation has room for it.
+    const auto repeat = [&](std::span<const std::int32_t> numbers, std::int32_t* to, std::size_t count) {
+      for (std::size_t i = 0; i < count; ++i) to[i] = numbers[i % numbers.size()];
     };
-    repeat(all.first(inputs_of_batch()), inputs, rows.inputs);
-    repeat(all.subspan(inputs_of_batch()), targets, rows.targets);
+    const BatchShape evaluated = sharding.evaluated();
+    for_each_input(std::span(first).first(inputs_of_batch()), [&](const NamedInput& input, std::span<std::int32_t> own) {
+      repeat(own, inputs, evaluated.B * input.numbers());
+      inputs += evaluated.B * input.numbers();
+    });
+    repeat(std::span(first).subspan(inputs_of_batch()), targets, evaluated.rows() * rows.targets);
   });
   std::vector<double> of_first = proof->samples();
   world.broadcast(of_first.data(), of_first.size() * sizeof(double), 0);
@@ -879,24 +972,19 @@ void FullyShardedDataParallel::Parts::require_same_function() {
   });
 }
 
-/// Runs forward over the batch that was filled. Returns the outputs of a layer, or of the last one if `layer` is empty.
-std::vector<float> FullyShardedDataParallel::Parts::outputs_of(const std::string& layer, bool use_ema) {
-  const auto& chain = static_cast<const Chain&>(engine.model().model());
-  FoundLayer found = {chain.blocks.size()};
-  if (!layer.empty()) {
-    require_same_lines(world, layer, "name different layers", "they run one forward pass");
-    agree(world, [&] { found = chain.find_layer(layer); });
-  }
+/// Runs forward over the batch that was filled. Returns the outputs of a layer.
+std::vector<float> FullyShardedDataParallel::Parts::outputs_of(const FoundLayer& found, bool use_ema,
+                                                               const std::string& layer) {
   std::vector<float> outputs;
   InnerOutput inner{found.place.value_or(0)};
   engine.with(weights_of(use_ema), [&] {
     evaluate([&] {
       executor().evaluate_stage(
           reader, found.stage, [&](const MemoryView& view) { outputs = found.place ? outputs : floats_of(view); },
-          found.place ? &inner : nullptr);
+          found.place ? &inner : nullptr, found.first);
     });
   });
-  if (!found.place) return outputs;
+  if (!found.place) return outputs.resize(outputs.size() - shape.B * found.carried), outputs;
   agree(world, [&] {
     require_user(!inner.numbers.empty(),
                  format("the layer '{}' has no outputs (the layer around it has not run it); name another layer", layer));
@@ -916,9 +1004,12 @@ std::vector<float> FullyShardedDataParallel::Parts::floats_of(const MemoryView& 
   return numbers;
 }
 
-std::vector<float> FullyShardedDataParallel::Parts::input_gradients(const FillBatch& fill) {
-  agree(world, [&] {
-    require_user(!rows.tokens, "input_gradients() is for models of numbers (tokens have no gradient); leave it out");
+std::vector<float> FullyShardedDataParallel::Parts::input_gradients(const FillBatch& fill, const std::string& input) {
+  require_same_lines(world, input, "name different inputs", "they run one backward pass");
+  const FoundLayer found = agree(world, [&] {
+    require_user(loss_of_layers && !(rows.named.empty() && rows.tokens),
+                 "input_gradients() is for models of numbers (tokens have no gradient); leave it out");
+    return static_cast<const Chain&>(engine.model().model()).find_input(input);
   });
   const double counted = fill_batches(1, sharding.batch, fill).weight;
   norms.reset();
@@ -926,8 +1017,10 @@ std::vector<float> FullyShardedDataParallel::Parts::input_gradients(const FillBa
   const double loss_scale = engine.next_update(0, counted).loss_scale;
   std::vector<float> gradients;
   evaluate([&] {
-    executor().input_gradients(reader, counted, loss_scale, [&](const MemoryView& view) { gradients = floats_of(view); });
+    executor().input_gradients(
+        reader, counted, loss_scale, [&](const MemoryView& view) { gradients = floats_of(view); }, found.stage);
   });
+  gradients.resize(gradients.size() - shape.B * found.carried);
   for (float& gradient : gradients) gradient = static_cast<float>(gradient / loss_scale);
   return gradients;
 }
@@ -1166,7 +1259,7 @@ std::vector<float> FullyShardedDataParallel::predict(const FillBatch& fill, bool
   return parts_->call(__func__, [&](Parts& p) {
     p.require_evaluation(use_ema, true);
     p.fill_evaluated(fill, Parts::Labels::unused);
-    return p.outputs_of("", use_ema);
+    return p.outputs_of(p.last_layer(), use_ema);
   });
 }
 
@@ -1174,13 +1267,16 @@ std::vector<float> FullyShardedDataParallel::predict_layer(const std::string& la
   return parts_->call(__func__, [&](Parts& p) {
     agree(p.world, [&] { require_user(!layer.empty(), "the name of the layer is empty; give a name"); });
     p.require_evaluation(use_ema, true);
-    p.fill_evaluated(fill, Parts::Labels::unused);
-    return p.outputs_of(layer, use_ema);
+    require_same_lines(p.world, layer, "name different layers", "they run one forward pass");
+    const FoundLayer found =
+        agree(p.world, [&] { return static_cast<const Chain&>(p.engine.model().model()).find_layer(layer); });
+    p.fill_evaluated(fill, Parts::Labels::unused, found.input);
+    return p.outputs_of(found, use_ema, layer);
   });
 }
 
-std::vector<float> FullyShardedDataParallel::input_gradients(const FillBatch& fill) {
-  return parts_->call(__func__, [&](Parts& p) { return p.input_gradients(fill); });
+std::vector<float> FullyShardedDataParallel::input_gradients(const FillBatch& fill, const std::string& input) {
+  return parts_->call(__func__, [&](Parts& p) { return p.input_gradients(fill, input); });
 }
 
 double FullyShardedDataParallel::measure(const Metric& metric, const FillBatch& fill, bool use_ema) {
@@ -1188,7 +1284,7 @@ double FullyShardedDataParallel::measure(const Metric& metric, const FillBatch& 
     p.require_evaluation(use_ema, true);
     agree(p.world, [&] { require_user(metric != nullptr, "the metric is null; give a function"); });
     const double counted = p.fill_evaluated(fill).rows;
-    const std::vector<float> outputs = p.outputs_of("", use_ema);
+    const std::vector<float> outputs = p.outputs_of(p.last_layer(), use_ema);
     double sum = 0;
     agree(p.world, [&] { sum = metric(outputs, p.batch_at(0)); });
     return p.world.sum(sum) / counted;

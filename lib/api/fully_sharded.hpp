@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "api/weights.hpp"
 #include "layers/composition.hpp"
 #include "layers/layer.hpp"
+#include "layers/tower.hpp"
 #include "nn/lora.hpp"
 #include "optim/parameter_group.hpp"
 
@@ -40,7 +42,12 @@ class ModelDescription {
 /// A chain of layers and a loss. A layer's name is like that of a PyTorch module: "encoder.0".
 class Sequential final : public ModelDescription {
  public:
-  Sequential& add(std::string name, LayerPtr layer);          // after the layers that were added before
+  Sequential& add(std::string name, LayerPtr layer);  // after the layers that were added before
+  /// Makes this a model with several inputs: each has a tower, which comes before the layers of add(). All towers must end with
+  /// sequence_length rows for each example. A row of what follows has the outputs of the towers next to each other, in this
+  /// order. Call it once, before add(). Throws UserError if it is called again or later, or if names of towers or inputs are
+  /// empty or used twice.
+  Sequential& towers(NamedTowers towers);
   Sequential& loss(LossPtr loss, std::string name = "loss");  // `name` is part of the names of its parameters
   /// Makes two parameters one, as `head.weight = embedding.weight` does in PyTorch: tie("head.weight", "embedding.weight").
   /// `same_as` is the parameter of an earlier layer and has the same shape. Its name and initial values remain, and its
@@ -51,6 +58,7 @@ class Sequential final : public ModelDescription {
   std::string text() const override;
 
  private:
+  NamedTowers towers_;
   NamedLayers layers_;
   std::vector<std::pair<std::string, std::string>> tied_;
   std::string loss_name_;
@@ -160,19 +168,35 @@ struct FsdpOptions {
 /// predict_layer() and measure(). If the model does not take a kind of data, the function for it throws UserError.
 class Batch {
  public:
-  Batch(std::size_t micro_batch, std::span<std::int32_t> inputs, std::span<std::int32_t> targets, bool tokens, bool labels)
-      : micro_batch_(micro_batch), inputs_(inputs), targets_(targets), tokens_(tokens), labels_(labels) {}  // for the library
+  Batch(std::size_t micro_batch, std::size_t sequences, std::span<const NamedInput> of_model, std::span<std::int32_t> inputs,
+        std::span<std::int32_t> targets, bool labels)
+      : micro_batch_(micro_batch),
+        sequences_(sequences),
+        of_model_(of_model),
+        inputs_(inputs),
+        targets_(targets),
+        labels_(labels) {}  // for the library
   /// The number of the micro-batch within the update: 0, 1, ...
   std::size_t micro_batch() const { return micro_batch_; }
+  /// The number of sequences (or examples) in this batch: batch_size or eval_batch_size.
+  std::size_t sequences() const { return sequences_; }
   std::span<std::int32_t> tokens() const;  // [R], if the model takes tokens
   std::span<float> inputs() const;         // [R, inputs() of the first layer], if it takes numbers
+  /// An input of a model with towers: [sequences() * length, columns], example after example. Throws UserError if there is no
+  /// input with this name, or if it is of the other kind.
+  std::span<std::int32_t> tokens(std::string_view input) const;
+  std::span<float> inputs(std::string_view input) const;
   std::span<std::int32_t> labels() const;  // [R, targets() of the loss], if it takes labels; negative: row not counted
   std::span<float> targets() const;        // [R, targets() of the loss], if it takes numbers
 
  private:
-  std::size_t micro_batch_;
+  std::span<std::int32_t> find(std::string_view input, bool integers) const;
+  void require_one_input(const char* function) const;
+
+  std::size_t micro_batch_, sequences_;
+  std::span<const NamedInput> of_model_;
   std::span<std::int32_t> inputs_, targets_;
-  bool tokens_, labels_;
+  bool labels_;
 };
 /// Writes a micro-batch.
 using FillBatch = std::function<void(const Batch& batch)>;
@@ -234,15 +258,17 @@ class FullyShardedDataParallel {
   /// inputs of the loss], converted to fp32. `fill` need not write labels or targets. Throws CollectiveError if the model is a
   /// TransformerDescription.
   std::vector<float> predict(const FillBatch& fill, bool use_ema = false);
-  /// As predict(), for the outputs of the layer with this name: that of add(), "NAME.i" for layer i of a repeat(), or the name
-  /// of a layer inside others ("blocks.3.mlp.up"), as in the names of parameters. The model runs up to the layer of add() that
-  /// contains it. If that runs the layer more than once, the last outputs are returned.
+  /// As predict(), for the outputs of the layer with this name: that of add(), "NAME.i" for layer i of a repeat(), "TOWER.NAME"
+  /// for a layer of a tower, or the name of a layer inside others ("blocks.3.mlp.up"), as in the names of parameters. The model
+  /// runs up to the layer of add() that contains it; of the towers, only that of the layer runs, and `fill` need not write
+  /// other inputs. If that runs the layer more than once, the last outputs are returned.
   std::vector<float> predict_layer(const std::string& layer, const FillBatch& fill, bool use_ema = false);
   /// Returns the gradient of evaluate()'s mean loss with respect to this rank's numbers of the input, [R, inputs of the first
-  /// layer], for a batch of batch_size. As in evaluate(), nothing is dropped. The model and its gradients stay as they are. The
-  /// first call makes a new plan, with the memory for a backward pass through all layers, as freeze() does. Throws
-  /// CollectiveError if the model takes tokens, or if there is too little memory.
-  std::vector<float> input_gradients(const FillBatch& fill);
+  /// layer], for a batch of batch_size. `input` is the name in a model with several inputs. As in evaluate(), nothing is
+  /// dropped. The model and its gradients stay as they are. The first call makes a new plan, with the memory for a backward
+  /// pass through all layers, as freeze() does. Throws CollectiveError if the input is tokens, or if there is too little
+  /// memory.
+  std::vector<float> input_gradients(const FillBatch& fill, const std::string& input = "");
   /// As predict(); returns the sum of `metric` over all ranks, divided by the number of rows that count (those without a
   /// negative label). It is the same number on all ranks, and does not depend on the strategy.
   double measure(const Metric& metric, const FillBatch& fill, bool use_ema = false);

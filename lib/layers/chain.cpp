@@ -11,6 +11,7 @@
 #include "base/narrow.hpp"
 #include "kernels/offsets.hpp"
 #include "layers/gathering.hpp"
+#include "layers/ops.hpp"
 #include "layers/place.hpp"
 
 namespace fsdp {
@@ -90,27 +91,16 @@ struct Chain::Scratch {
   Offsets at{size_of(type)};
   std::size_t sums = at.take(kernels::column_sum_scratch(chain.most_columns_, chain.device_));
   std::size_t unwanted = at.take(2 * chain.most_columns_), losses = at.take(shape.rows()), nexts = at.take(chain.most_state_);
-  std::size_t activation = at.take_values(shape.rows() * chain.widest_), own = at.end();
+  std::size_t activation = at.take_values(chain.most_numbers(shape)), own = at.end();
 };
 
 /// Prepares the input: a layer that takes tokens or, without one, a copy of the batch's numbers.
 class Chain::First final : public InputStage {
  public:
-  explicit First(const Chain& chain)
-      : InputStage(chain.first_.layer ? format("layer '{}'", chain.first_.name) : "the conversion of the inputs",
-                   chain.first_.indices),
-        chain_(chain) {}
+  explicit First(const Chain& chain) : InputStage(chain.title_of(chain.first_), chain.first_.indices), chain_(chain) {}
 
   void forward(const StageContext& context, const std::int32_t* inputs, void* x) const override {
-    if (chain_.first_.layer) return chain_.forward(context, chain_.first_, inputs, x, nullptr);
-    with_element(context.type, [&]<class E>() {  // converts the numbers to the type of activations
-      const auto* const numbers = reinterpret_cast<const float*>(inputs);
-      const std::size_t n = context.shape.rows() * chain_.row_sizes.inputs;
-      if constexpr (std::is_same_v<E, float>)
-        context.stream.copy(x, numbers, n * sizeof(float));
-      else
-        kernels::convert(context.stream, static_cast<E*>(x), numbers, n);
-    });
+    chain_.read_input(context, chain_.first_, inputs, x);
   }
 
   void backward(const StageContext& context, const std::int32_t* inputs, const void* dx, kernels::Write write) const override {
@@ -121,29 +111,108 @@ class Chain::First final : public InputStage {
   const Chain& chain_;
 };
 
-class Chain::Block final : public BlockStage {
+/// A stage between the first and the last one. In a tower, x and dx also have what earlier towers have given, after its own
+/// numbers.
+class Chain::Inner : public BlockStage {
  public:
-  Block(const Chain& chain, const Part& part)
-      : BlockStage(format("layer '{}'", part.name), part.indices), chain_(chain), part_(part) {}
+  Inner(const Chain& chain, const Part& part) : BlockStage(chain.title_of(part), part.indices), chain_(chain), part_(part) {}
+
+ protected:
+  void* activation(const StageContext& context) const {
+    return context.scratch + Scratch{chain_, context.shape, context.type}.activation;
+  }
+  /// The bytes of the stage's own outputs.
+  std::size_t outputs(const StageContext& context) const {
+    return chain_.outputs_of(part_, context.shape) * size_of(context.type);
+  }
+  /// Copies what earlier towers have given, which begins at these bytes.
+  void pass_on(const StageContext& context, void* to, std::size_t to_byte, const void* from, std::size_t from_byte) const {
+    const std::size_t bytes = context.shape.B * part_.tower.carried * size_of(context.type);
+    if (bytes > 0)
+      context.stream.copy(static_cast<std::byte*>(to) + to_byte, static_cast<const std::byte*>(from) + from_byte, bytes);
+  }
+
+  const Chain& chain_;
+  const Part& part_;
+};
+
+class Chain::Block final : public Inner {
+ public:
+  using Inner::Inner;
 
   void forward(const StageContext& context, const void* x_in, void* x_out, float* saved) const override {
     chain_.forward(context, part_, x_in, x_out ? x_out : activation(context), saved);
+    if (x_out) pass_on(context, x_out, outputs(context), x_in, inputs(context));
   }
 
   void backward(const StageContext& context, const void* x_in, float* saved, void* dx, kernels::Write write) const override {
     // The library passes dy in the memory of dx. A layer may write dx while it reads dy, so dy is copied first.
     void* const dy = activation(context);
-    context.stream.copy(dy, dx, context.shape.rows() * part_.layer->outputs() * size_of(context.type));
+    context.stream.copy(dy, dx, outputs(context));
+    pass_on(context, dy, outputs(context), dx, outputs(context));
     chain_.backward(context, part_, x_in, dy, dx, saved, write);
+    pass_on(context, dx, inputs(context), dy, outputs(context));
   }
 
  private:
-  void* activation(const StageContext& context) const {
-    return context.scratch + Scratch{chain_, context.shape, context.type}.activation;
+  std::size_t inputs(const StageContext& context) const {
+    return chain_.batch_of(context.shape, context.type, part_).rows() * part_.layer->inputs() * size_of(context.type);
+  }
+};
+
+/// The first stage of a tower, which reads its input from the batch.
+class Chain::Begin final : public Inner {
+ public:
+  using Inner::Inner;
+
+  void forward(const StageContext& context, const void* x_in, void* x_out, float*) const override {
+    if (!x_out) return;
+    chain_.read_input(context, part_, context.inputs, x_out);
+    pass_on(context, x_out, outputs(context), x_in, 0);
   }
 
-  const Chain& chain_;
-  const Part& part_;
+  void backward(const StageContext& context, const void*, float*, void* dx, kernels::Write write) const override {
+    const auto is_wanted = [&](std::size_t index) { return context.gradients[index] != nullptr; };
+    if (std::any_of(part_.indices.begin(), part_.indices.end(), is_wanted))
+      chain_.backward(context, part_, chain_.input_of(part_, context.shape, context.inputs), dx, nullptr, nullptr, write);
+    void* const before = activation(context);  // the two places in dx may overlap
+    pass_on(context, before, 0, dx, outputs(context));
+    pass_on(context, dx, 0, before, 0);
+  }
+};
+
+/// The end of a tower: its outputs become columns after those of the towers before it.
+class Chain::Join final : public Inner {
+ public:
+  using Inner::Inner;
+
+  void forward(const StageContext& context, const void* x_in, void* x_out, float*) const override {
+    if (!x_out) return;
+    const Places at = places(context, const_cast<void*>(x_in), x_out);
+    ops::copy(at.pass, at.joined_before, at.before), ops::copy(at.pass, at.joined_own, at.own);
+  }
+
+  void backward(const StageContext& context, const void*, float*, void* dx, kernels::Write) const override {
+    const Places at = places(context, dx, activation(context));
+    context.stream.copy(at.joined_before.data, dx, (at.before.numel() + at.own.numel()) * size_of(context.type));
+    ops::copy(at.pass, at.before, at.joined_before), ops::copy(at.pass, at.own, at.joined_own);
+  }
+
+ private:
+  struct Places {
+    Pass pass;  // for ops
+    Tensor own, before, joined_own, joined_before;
+  };
+  Places places(const StageContext& context, void* parts, void* joined) const {
+    const std::size_t R = context.shape.B * part_.tower.rows, C = part_.tower.joins,
+                      C0 = part_.tower.carried / part_.tower.rows;
+    const Tensor whole = dense(joined, R, C0 + C, context.type);
+    Pass pass;
+    pass.stream = &context.stream;
+    return {pass, dense(parts, R, C, context.type),
+            dense(static_cast<std::byte*>(parts) + outputs(context), R, C0, context.type), whole.columns_from(C0, C),
+            whole.columns_from(0, C0)};
+  }
 };
 
 class Chain::Last final : public LossStage {
@@ -165,78 +234,175 @@ class Chain::Last final : public LossStage {
 };
 
 Chain::Chain(const NamedLayers& layers, const std::string& loss_name, LossPtr user_loss, const DeviceTraits& device,
-             const std::vector<TiedParameters>& ties)
+             const std::vector<TiedParameters>& ties, const NamedTowers& towers)
     : Model(device), loss_(std::move(user_loss)), proof_(std::make_unique<Proof>()) {
   if (!loss_) throw UserError("the model has no loss (training needs one); give it one by Sequential::loss()");
   std::vector<TiedParameters> tied = ties;
   std::set<std::string> names = {loss_name};
   std::size_t width = layers.empty() ? loss_->inputs() : layers.front().second->inputs();
   const std::size_t input_width = width;  // 1 for tokens
-  require_separate(layers);
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    const auto& [name, layer] = layers[i];
-    const bool is_first = i == 0 && layer->takes_tokens();
+  if (!towers.empty()) width = 0;
+  for (const auto& [name, tower] : towers) width += tower.width_;
+  const std::vector<Part> parts = parts_of(towers, layers);
+  NamedLayers all;
+  for (const Part& part : parts)
+    if (part.layer) all.emplace_back(part.name, part.layer);
+  require_separate(all);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const std::string& name = parts[i].name;
+    const LayerPtr& layer = parts[i].layer;
+    const InTower& tower = parts[i].tower;
+    const bool is_input = tower.reads_input, is_first = i == 0 && is_input;
+    if (!layer) {
+      (is_first ? first_ : blocks_.emplace_back()) = parts[i];
+      continue;
+    }
     if (name.empty() || !names.insert(name).second)
       throw UserError(
           format("layer {} has the name '{}' (each layer and the loss need a unique name); choose another name", i, name));
     require_sane("layer", name, {layer->inputs(), layer->outputs(), layer->saved(), layer->saved_floats(), layer->scratch()});
-    if (is_first && layer->inputs() != 1)
+    if (is_input && towers.empty() && layer->inputs() != 1)
       throw UserError(
           format("layer '{}' takes tokens, but its inputs() is {} (a row has one token); make it 1", name, layer->inputs()));
-    if (is_first && layer->saved() + layer->saved_floats() > 0)
+    if (is_input && layer->saved() + layer->saved_floats() > 0)
       throw UserError(format(
           "layer '{}' takes tokens and saves numbers (a layer of tokens has no memory for that); recompute them in backward",
           name));
-    if (layer->takes_tokens() && i > 0)
+    if (is_input && layer->gathers() > 0)
+      throw UserError(
+          format("layer '{}' takes tokens and gathers numbers of all ranks (only layers of numbers can); put the gather "
+                 "into a layer after it",
+                 name));
+    if (layer->takes_tokens() && !is_input)
       throw UserError(format("layer '{}' takes tokens (only the first layer can); put it first", name));
-    if (i > 0) require_fit(layers[i - 1], layers[i]);
+    if (tower.rows == 0) {
+      if (i > 0 && parts[i - 1].layer && parts[i - 1].tower.rows == 0)
+        require_fit({parts[i - 1].name, parts[i - 1].layer}, {name, layer});
+      else if (!towers.empty() && layer->inputs() != width)
+        throw UserError(format("layer '{}' takes {} numbers per row (the towers before it give {}); make them equal", name,
+                               layer->inputs(), width));
+      widest_ = std::max({widest_, layer->inputs(), layer->outputs()});
+      width = layer->outputs();
+    }
     Part part = make_part(name, layer, layer->parameters(), is_first ? -1 : narrow<int>(blocks_.size()), tied);
+    part.tower = tower;
     if (is_first)
       first_ = std::move(part);
     else
       blocks_.push_back(std::move(part));
-    widest_ = std::max({widest_, layer->inputs(), layer->outputs()});
-    width = layer->outputs();
   }
   require_sane("loss", loss_name, {loss_->inputs(), loss_->targets(), loss_->scratch()});
   if (loss_->inputs() != width)
-    throw UserError(format("the loss takes {} numbers per row (layer '{}' before it gives {}); make them equal",
-                           loss_->inputs(), layers.back().first, width));
+    throw UserError(format("the loss takes {} numbers per row ({} before it gives {}); make them equal", loss_->inputs(),
+                           layers.empty() ? "what the towers are" : format("layer '{}'", layers.back().first), width));
   last_ = make_part(loss_name, nullptr, loss_->parameters(), -1, tied);
   for (const LayerParameter& parameter : last_.parameters)
     if (parameter.kind == LayerParameter::Kind::state)
       throw UserError(
           format("loss '{}' has the state '{}' (only layers have state); put it into a layer", loss_name, parameter.name));
-  if (first_.layer && first_.layer->gathers() > 0)
-    throw UserError(
-        format("layer '{}' takes tokens and gathers numbers of all ranks (only other layers can); put the gather into a "
-               "layer after it",
-               first_.name));
   if (!tied.empty())
     throw UserError(format("tie() names the parameter '{}' (this model has {}); correct the name", tied.front().name,
                            parameters_.empty() ? "none" : format("{}, ...", parameters_.front().name)));
   find_ties();
   widest_ = std::max(widest_, width);
   most_columns_ = std::max(most_columns_, loss_->inputs());  // losses keep the weights of classes in this memory
-  row_sizes = {.inputs = input_width,
-               .targets = loss_->targets(),
-               .tokens = first_.layer != nullptr,
-               .labels = loss_->takes_labels(),
-               .vocabulary = first_.layer ? first_.layer->vocabulary() : 0,
-               .classes = loss_->classes()};
+  if (towers.empty()) {
+    row_sizes.inputs = input_width, row_sizes.tokens = first_.layer != nullptr;
+    row_sizes.vocabulary = first_.layer ? first_.layer->vocabulary() : 0;
+  }
+  row_sizes.targets = loss_->targets(), row_sizes.labels = loss_->takes_labels(), row_sizes.classes = loss_->classes();
   sees_all_ranks = loss_->sees_all_ranks();
   has_state = std::ranges::any_of(parameters_, [](const Parameter& one) { return one.momentum.has_value(); });
   if (sees_all_ranks && !loss_->looks_ahead())
     throw UserError(
         format("loss '{}' sees all ranks, but looks_ahead() is false (rows are gathered whole); return true", loss_name));
-  takes_short_rows = loss_->takes_labels() && loss_->targets() == 1 && !loss_->looks_ahead() &&
+  takes_short_rows = towers.empty() && loss_->takes_labels() && loss_->targets() == 1 && !loss_->looks_ahead() &&
                      std::none_of(layers.begin(), layers.end(), [](const auto& each) { return each.second->looks_ahead(); });
-  stage_names.push_back(first_.layer ? first_.name : "inputs");
+  stage_names.push_back(first_.name.empty() ? "inputs" : first_.name);
   for (const Part& part : blocks_) stage_names.push_back(part.name);
   stage_names.push_back(loss_name);
   first = std::make_unique<First>(*this);
-  for (const Part& part : blocks_) blocks.push_back(std::make_unique<Block>(*this, part));
+  const auto make_stage = [&](const Part& part) -> std::unique_ptr<const BlockStage> {
+    if (part.tower.reads_input) return std::make_unique<Begin>(*this, part);
+    if (part.tower.joins > 0) return std::make_unique<Join>(*this, part);
+    return std::make_unique<Block>(*this, part);
+  };
+  for (const Part& part : blocks_) blocks.push_back(make_stage(part));
   loss = std::make_unique<Last>(*this);
+}
+
+/// The parts of the towers and of what follows, without parameters. Also sets the inputs and the sizes of the towers.
+std::vector<Chain::Part> Chain::parts_of(const NamedTowers& towers, const NamedLayers& layers) {
+  std::vector<Part> parts;
+  std::size_t stage = 0, carried = 0;
+  for (std::size_t i = 0; i < towers.size(); ++i) {
+    const auto& [name, tower] = towers[i];
+    const std::size_t first_stage = stage;
+    if (i == 0) tower_rows_ = tower.rows_;
+    if (tower.rows_ != tower_rows_)
+      throw UserError(
+          format("the tower '{}' ends with {} rows for an example, and '{}' with {} (the towers of a row are next to each "
+                 "other); make them equal, for example by fold() and mean_pool()",
+                 name, tower.rows_, towers.front().first, tower_rows_));
+    const auto add = [&](std::string title, LayerPtr layer, InTower at, std::size_t numbers) {
+      at.carried = carried, at.first = first_stage, at.input = i;
+      parts.push_back({std::move(title), std::move(layer), {}, {}, {}, at});
+      most_of_towers_ = std::max(most_of_towers_, carried + numbers);
+      ++stage;
+    };
+    NamedInput& input = row_sizes.named.emplace_back(tower.input_);
+    if (!input.kind.integers)
+      add(format("input '{}'", input.name), nullptr, {.rows = input.length, .reads_input = true}, input.numbers());
+    for (const Tower::Part& part : tower.parts_) {
+      const bool is_input = part.layer->takes_tokens();
+      if (is_input && part.layer->vocabulary() > 0)
+        input.kind.limit = std::min(input.kind.limit - 1, part.layer->vocabulary() - 1) + 1;  // 0: no limit
+      add(name + "." + part.name, part.layer, {.rows = part.rows, .reads_input = is_input},
+          part.rows * std::max(part.layer->inputs(), part.layer->outputs()));
+    }
+    if (i > 0)
+      add(format("join of '{}'", name), nullptr, {.rows = tower.rows_, .joins = tower.width_}, tower.rows_ * tower.width_);
+    carried += tower.rows_ * tower.width_;
+  }
+  for (const auto& [name, layer] : layers) {
+    const bool is_input = parts.empty() && layer->takes_tokens();
+    parts.push_back({name, layer, {}, {}, {}, {.reads_input = is_input}});
+  }
+  return parts;
+}
+
+/// The name of a stage in messages.
+std::string Chain::title_of(const Part& part) const {
+  if (part.layer) return format("layer '{}'", part.name);
+  return part.name.empty() ? "the conversion of the inputs" : part.name;
+}
+
+/// The numbers that a part gives, without those of earlier towers that it passes on.
+std::size_t Chain::outputs_of(const Part& part, BatchShape shape) const {
+  const InTower& tower = part.tower;
+  if (!part.layer && tower.joins == 0)
+    return tower.rows > 0 ? shape.B * row_sizes.named[tower.input].numbers() : shape.rows() * row_sizes.inputs;
+  return shape.B * (tower.rows > 0 ? tower.rows : shape.T) * (part.layer ? part.layer->outputs() : tower.joins);
+}
+
+/// The input that a part reads, among the inputs of the batch.
+const std::int32_t* Chain::input_of(const Part& part, BatchShape shape, const std::int32_t* inputs) const {
+  for (std::size_t i = 0; i < part.tower.input; ++i) inputs += shape.B * row_sizes.named[i].numbers();
+  return inputs;
+}
+
+/// Runs the first layer over an input or, if there is no layer, converts the numbers to the type of activations.
+void Chain::read_input(const StageContext& context, const Part& part, const std::int32_t* inputs, void* x) const {
+  const std::int32_t* const own = input_of(part, context.shape, inputs);
+  if (part.layer) return forward(context, part, own, x, nullptr);
+  with_element(context.type, [&]<class E>() {
+    const auto* const values = reinterpret_cast<const float*>(own);
+    const std::size_t n = outputs_of(part, context.shape);
+    if constexpr (std::is_same_v<E, float>)
+      context.stream.copy(x, values, n * sizeof(float));
+    else
+      kernels::convert(context.stream, static_cast<E*>(x), values, n);
+  });
 }
 
 std::size_t Chain::index_of(const std::string& parameter) const {
@@ -322,15 +488,18 @@ FoundLayer Chain::find_layer(const std::string& layer) const {
   std::vector<std::string> outer, inner;  // the names of all, and of those inside the stage that `layer` could be in
   std::vector<FoundLayer> found;
   const auto visit = [&](const Part& part, std::size_t stage) {
+    if (!part.layer) return;
     outer.push_back(part.name);
-    if (part.name == layer) found.push_back({stage});
+    const InTower& tower = part.tower;
+    const auto input = tower.rows > 0 ? std::optional(tower.input) : std::nullopt;
+    if (part.name == layer) found.push_back({stage, {}, tower.first, tower.carried, input});
     if (!layer.starts_with(part.name + ".")) return;
     for (const std::string& name : inner_names(part.name, *part.layer)) {
-      if (name == layer) found.push_back({stage, place_of(name)});
+      if (name == layer) found.push_back({stage, place_of(name), tower.first, 0, input});
       inner.push_back(name);
     }
   };
-  if (first_.layer) visit(first_, 0);
+  visit(first_, 0);
   for (std::size_t b = 0; b < blocks_.size(); ++b) visit(blocks_[b], b + 1);
   if (found.size() > 1)
     throw UserError(
@@ -342,39 +511,65 @@ FoundLayer Chain::find_layer(const std::string& layer) const {
                          fmt::join(std::span(all).first(std::min(most, all.size())), ", "), all.size() > most ? ", ..." : ""));
 }
 
+FoundLayer Chain::find_input(const std::string& input) const {
+  const std::vector<NamedInput>& all = row_sizes.named;
+  if (all.empty() && input.empty()) return {0};
+  if (all.empty())
+    throw UserError(format("the model has no input '{}' (its only input has no name); leave out the name", input));
+  std::size_t i = 0;
+  while (i < all.size() && all[i].name != input && !(input.empty() && all.size() == 1)) ++i;
+  if (i == all.size())
+    throw UserError(input.empty() ? format("the model has several inputs ({}); name one", names_of(all))
+                                  : format("the model has no input '{}' (it has {}); give one of these", input, names_of(all)));
+  if (all[i].kind.integers)
+    throw UserError(format("the input '{}' is integers, which have no gradient; name another input", all[i].name));
+  const auto begins = [&](const Part& part) { return part.tower.reads_input && part.tower.input == i; };
+  if (begins(first_)) return {0};
+  const auto block = std::find_if(blocks_.begin(), blocks_.end(), begins);
+  return {static_cast<std::size_t>(block - blocks_.begin()) + 1, {}, 0, block->tower.carried};
+}
+
 ModelSizes Chain::sizes(BatchShape shape, DType type, const kernels::CacheShape&) const {
   const std::size_t R = shape.rows();
-  const BatchSizes batch = batch_of(shape, type);
+  std::size_t scratch_of_parts = 0;
   const auto sizes_of = [&](const Part& part) {
+    const BatchSizes batch = batch_of(shape, type, part);
     MemorySizes own;
     naming(part.layer ? "layer" : "loss", part.name,
            [&] { own = part.layer ? part.layer->sizes(batch) : loss_->sizes(batch); });
     require_sane(part.layer ? "layer" : "loss", part.name, {own.saved, own.saved_floats, own.scratch});
+    scratch_of_parts = std::max(scratch_of_parts, batch.rows() * own.scratch);
     return own;
   };
-  const std::size_t of_first = first_.layer ? sizes_of(first_).scratch : 0;
-  std::size_t most_scratch = std::max(of_first, sizes_of(last_).scratch);
-  for (const Part& block : blocks_) most_scratch = std::max(most_scratch, sizes_of(block).scratch);
-  Scratch scratch{*this, shape, type};
-  scratch.at.take_values(R * most_scratch);
-  ModelSizes sizes{.scratch = scratch.at.end() * sizeof(float),
-                   .first_uses_scratch = of_first > 0,
+  ModelSizes sizes{.first_uses_scratch = first_.layer && sizes_of(first_).scratch > 0,
                    .first_backward_reads = first_.layer && !is_of_embeddings(*first_.layer),
-                   .inputs = R * row_sizes.inputs * sizeof(float),
+                   .inputs = row_sizes.inputs_of(shape) * sizeof(float),
                    .targets = R * loss_->targets() * sizeof(float),
                    .gathered_from = sees_all_ranks ? device_.ranks : 0,
                    .type = type,
                    .losses = R * sizeof(float),
                    .stages = parameters_by_stage()};
-  sizes.activations.push_back(R * (first_.layer ? first_.layer->outputs() : row_sizes.inputs) * size_of(type));
-  for (const Part& block : blocks_) {
-    sizes.activations.push_back(R * block.layer->outputs() * size_of(type));
-    sizes.saved.push_back(SavedLayout{sizes_of(block), R, type}.end * sizeof(float));
+  const auto add_output = [&](const Part& part) {
+    sizes.activations.push_back((outputs_of(part, shape) + shape.B * part.tower.carried) * size_of(type));
+  };
+  add_output(first_);
+  for (std::size_t b = 0; b < blocks_.size(); ++b) {
+    const Part& part = blocks_[b];
+    add_output(part);
+    const MemorySizes own = part.layer ? sizes_of(part) : MemorySizes();
+    sizes.saved.push_back(SavedLayout{own, batch_of(shape, type, part).rows(), type}.end * sizeof(float));
+    if (part.tower.reads_input) sizes.input_blocks.push_back(narrow<int>(b));
+    if (part.tower.reads_input && part.layer && is_of_embeddings(*part.layer)) sizes.embedding_blocks.push_back(narrow<int>(b));
   }
-  if (std::ranges::any_of(blocks_, [](const Part& block) { return block.layer->gathers() > 0; })) {
-    for (const Part& block : blocks_) sizes.gathers.push_back(block.layer->gathers());
+  const auto gathers_of = [](const Part& part) { return part.layer ? part.layer->gathers() : 0; };
+  if (std::ranges::any_of(blocks_, [&](const Part& block) { return gathers_of(block) > 0; })) {
+    for (const Part& block : blocks_) sizes.gathers.push_back(gathers_of(block));
     sizes.gathered_in_layers = device_.ranks * *std::ranges::max_element(sizes.gathers) * sizeof(float);
   }
+  sizes_of(last_);
+  Scratch scratch{*this, shape, type};
+  scratch.at.take_values(scratch_of_parts);
+  sizes.scratch = scratch.at.end() * sizeof(float);
   sizes.kept = sizes.saved;  // all of it: a layer does not declare what is cheap to recompute
   return sizes;
 }
@@ -382,6 +577,11 @@ ModelSizes Chain::sizes(BatchShape shape, DType type, const kernels::CacheShape&
 void Chain::check_batch(BatchShape shape, DType type, const kernels::CacheShape& cache) const {
   if (shape.rows() == 0) throw UserError("a batch has no rows; raise `micro-batch`");
   if (cache.positions > 0) throw UserError("user-defined layers cannot generate text (they have no key-value cache)");
+  if (tower_rows_ > 0 && shape.T != tower_rows_)
+    throw UserError(format(
+        "the towers end with {} rows for an example, and `sequence length` is {}; make them equal, for example by fold() "
+        "and mean_pool(), which make one row of several",
+        tower_rows_, shape.T));
   const auto require = [&](const char* what, const std::string& name, bool works_in_type, bool works_on_gpu) {
     if (!works_in_type)
       throw UserError(
@@ -393,22 +593,28 @@ void Chain::check_batch(BatchShape shape, DType type, const kernels::CacheShape&
                  what, name));
   };
   const auto check = [&](const Part& part) {
+    const BatchSizes batch = batch_of(shape, type, part);
+    if (part.tower.rows > 0 && batch.rows() > std::size_t{1} << 30)
+      throw UserError(format("'{}' has {} examples of {} rows (a batch has 2^30 rows at most); lower `micro-batch`", part.name,
+                             batch.B, batch.T));
+    if (!part.layer) return;
     require("layer", part.name, part.layer->works_in(type), part.layer->works_on_gpu());
-    naming("layer", part.name, [&] { part.layer->check_batch(shape.B, shape.T); });
+    naming("layer", part.name, [&] { part.layer->check_batch(batch.B, batch.T); });
   };
-  if (first_.layer) check(first_);
+  check(first_);
   for (const Part& block : blocks_) check(block);
   require("loss", last_.name, loss_->works_in(type), loss_->works_on_gpu());
   naming("loss", last_.name, [&] { loss_->check_batch(shape.B, shape.T); });
 }
 
 bool Chain::works_in(DType type) const {
-  const auto works = [&](const Part& part) { return part.layer->works_in(type); };
-  return (!first_.layer || works(first_)) && std::all_of(blocks_.begin(), blocks_.end(), works) && loss_->works_in(type);
+  const auto works = [&](const Part& part) { return !part.layer || part.layer->works_in(type); };
+  return works(first_) && std::all_of(blocks_.begin(), blocks_.end(), works) && loss_->works_in(type);
 }
 
-BatchSizes Chain::batch_of(BatchShape shape, DType type) const {
-  return {shape.B, shape.T, type, device_.threads, !is_host(device_.kind), device_.ranks};
+BatchSizes Chain::batch_of(BatchShape shape, DType type, const Part& part) const {
+  return {shape.B,      part.tower.rows > 0 ? part.tower.rows : shape.T, type, device_.threads, !is_host(device_.kind),
+          device_.ranks};
 }
 
 /// Makes the pass of a layer or of the loss over x, which is the batch's tokens if a layer takes tokens.
@@ -417,7 +623,7 @@ P Chain::pass_of(const StageContext& context, const Part& part, const void* x) c
   const Scratch scratch{*this, context.shape, context.type};
   const Layer* const layer = part.layer.get();
   P pass;
-  static_cast<BatchSizes&>(pass) = batch_of(context.shape, context.type);
+  static_cast<BatchSizes&>(pass) = batch_of(context.shape, context.type, part);
   if (layer && layer->takes_tokens())
     pass.tokens = static_cast<const std::int32_t*>(x);
   else

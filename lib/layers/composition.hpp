@@ -3,8 +3,8 @@
 // inner layers supports the types and devices that all of them support, and is recomputed as a whole, except a repeat() that is
 // a layer of a model.
 //
-// Several inputs or outputs are columns of the same rows: an embedding of 64 numbers next to a mask of one number is a row of
-// 65. parallel() joins them, keep_columns() carries some of them past a layer, and select_columns() takes some.
+// Several inputs or outputs of a layer are columns of the same rows: an embedding of 64 numbers next to a mask of one number is
+// a row of 65. parallel() joins them, keep_columns() carries some of them past a layer, and select_columns() takes some.
 #pragma once
 
 #include <cstddef>

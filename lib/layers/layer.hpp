@@ -60,7 +60,7 @@ struct MemorySizes {
 /// The arguments that forward, backward and loss passes have in common. All pointers are valid only during the pass.
 struct Pass : BatchSizes {
   Tensor x;                          // [R, inputs()]; none if the layer takes tokens
-  const std::int32_t* tokens = {};   // [R], if the layer takes tokens
+  const std::int32_t* tokens = {};   // [R, inputs()], if the layer takes tokens
   Tensor scratch;                    // [R, sizes().scratch]; its contents are lost after the pass
   std::uint64_t update = 0;          // the number of the update, from 1; 0 in evaluate() and all that runs no update
   std::uint64_t first_sequence = 0;  // the number of this rank's first sequence among all sequences of the update
@@ -128,8 +128,9 @@ class Layer {
   /// The numbers of values per row of the layer's input and output.
   virtual std::size_t inputs() const = 0;
   virtual std::size_t outputs() const = 0;
-  /// Returns true if the input of the layer is the batch's tokens; then inputs() must be 1. Only the first layer of a model may
-  /// take tokens, and its saved() and saved_floats() must be 0. Layers that parallel() joins count as one layer.
+  /// Returns true if the input of the layer is the batch's tokens; then inputs() must be 1, or the columns of the Tower's
+  /// input. Only the first layer of a model or a tower may take tokens, and its saved() and saved_floats() must be 0. Layers
+  /// that parallel() joins count as one layer.
   virtual bool takes_tokens() const { return false; }
   /// For a layer that takes tokens: a batch is refused if one of its tokens is not below this number. 0: no limit.
   virtual std::size_t vocabulary() const { return 0; }

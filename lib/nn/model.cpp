@@ -2,6 +2,12 @@
 
 namespace fsdp {
 
+std::string names_of(std::span<const NamedInput> inputs) {
+  std::string names;
+  for (const NamedInput& input : inputs) names += (names.empty() ? "" : ", ") + input.name;
+  return names;
+}
+
 const Stage& Model::stage(std::size_t index) const {
   if (index == 0) return *first;
   return index <= blocks.size() ? static_cast<const Stage&>(*blocks[index - 1]) : *loss;

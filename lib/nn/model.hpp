@@ -16,6 +16,7 @@
 #include "device/device.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/loss_sum.hpp"
+#include "nn/named_input.hpp"
 #include "nn/parameters.hpp"
 
 namespace fsdp {
@@ -33,6 +34,16 @@ struct RowSizes {
   std::size_t inputs = 1, targets = 1;
   bool tokens = true, labels = true;  // inputs are token numbers; targets are labels (negative: not counted). false: floats
   std::size_t vocabulary = 0, classes = 0;  // upper bounds of tokens and labels; 0: unknown
+  /// If the model has several inputs: the inputs of a batch are those of the first one, [B length, columns], then those of the
+  /// next one, and so on. `inputs`, `tokens` and `vocabulary` then have no meaning.
+  std::vector<NamedInput> named = {};
+
+  /// The elements of the inputs of a batch.
+  std::size_t inputs_of(BatchShape shape) const {
+    std::size_t numbers = named.empty() ? shape.rows() * inputs : 0;
+    for (const NamedInput& input : named) numbers += shape.B * input.numbers();
+    return numbers;
+  }
 };
 
 /// Receives the outputs of a layer inside a stage. `place` identifies the layer; a model without such layers ignores this.
@@ -94,7 +105,8 @@ struct StageContext {
   bool in_pieces = false;
   std::size_t longest = 0;
   RowsOfAllRanks all = {};
-  InnerOutput* inner = nullptr;  // not null: a forward pass writes it, if it runs that layer
+  InnerOutput* inner = nullptr;          // not null: a forward pass writes it, if it runs that layer
+  const std::int32_t* inputs = nullptr;  // of the batch, for a block that reads them (ModelSizes::input_blocks)
   GathersOfLayers layers = {};
   std::size_t following = 0;
 
@@ -137,8 +149,12 @@ struct ModelSizes {
   std::vector<std::size_t> cache = {};    // of each block, if the plan decodes
   std::vector<std::vector<std::size_t>> stages =
       {};  // indices of the parameters that each stage reads: first stage, blocks, head
+  /// The blocks that read the inputs of the batch, and those of them whose backward pass reads no parameters.
+  std::vector<int> input_blocks = {}, embedding_blocks = {};
 
   std::size_t blocks() const { return saved.size(); }
+  bool reads_inputs(int block) const { return std::ranges::find(input_blocks, block) != input_blocks.end(); }
+  bool backward_reads(int block) const { return std::ranges::find(embedding_blocks, block) == embedding_blocks.end(); }
   /// The numbers that the last block gives.
   std::size_t outputs() const { return activations.back() / size_of(type); }
 };

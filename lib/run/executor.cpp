@@ -302,8 +302,8 @@ std::optional<NonFinite> Executor::find_non_finite(const UpdateScalars& scalars)
     issue({i, i + 1});
     const Location* const out = op.find(OperandName::x_out);  // the residual stream after a forward operation
     if (!found && out) {
-      const std::size_t bytes = facts_.sizes.activations[static_cast<std::size_t>(op.stage)] / facts_.largest.T *
-                                pass_->columns[static_cast<std::size_t>(op.micro_batch)];
+      const std::size_t bytes = facts_.sizes.activations[static_cast<std::size_t>(op.stage)] *
+                                pass_->columns[static_cast<std::size_t>(op.micro_batch)] / facts_.largest.T;
       if (!is_finite(op, *out, bytes, type, type)) found = NonFinite{i};
     }
   }
@@ -350,7 +350,7 @@ void Executor::read_for_evaluation(const BatchReader& read, std::size_t B, bool 
 }
 
 void Executor::evaluate_stage(const BatchReader& read, std::size_t stage, const std::function<void(const MemoryView&)>& take,
-                              InnerOutput* inner) {
+                              InnerOutput* inner, std::size_t first) {
   read_for_evaluation(read, facts_.evaluated.B, true);
   const std::vector<Operation>& all = plan_.evaluation;
   const auto op = std::find_if(all.begin(), all.end(), [&](const Operation& one) {
@@ -358,18 +358,34 @@ void Executor::evaluate_stage(const BatchReader& read, std::size_t stage, const 
   });
   expect(op != all.end(), "every stage but the head has an output");
   begin(all, static_cast<std::size_t>(op - all.begin()) + 1, {}, inner);
+  if (first > 0) skip_stages_before(first, stage);
   const std::size_t bytes = facts_.sizes.activations[stage] / facts_.largest.B * facts_.evaluated.B;
   run_and_take([&] { take(view_of(op->at(OperandName::x_out), bytes, op->stream)); });
 }
 
+/// In the current pass, which ends with stage `last`, neither runs earlier stages than `first` nor gathers for them.
+void Executor::skip_stages_before(std::size_t first, std::size_t last) {
+  const std::vector<std::size_t> unit_of = layout_.units_of_parameters();
+  std::vector<bool> needed(layout_.units().size());
+  for (std::size_t s = first; s <= last; ++s)
+    for (const std::size_t p : facts_.sizes.stages[s]) needed[unit_of[p]] = true;
+  for (const Operation& op : pass_->list.operations) {
+    const bool is_before = op.stage >= 0 && op.stage < static_cast<int>(first);
+    const bool is_of_others = is_collective(op) && op.unit >= 0 && !needed[static_cast<std::size_t>(op.unit)];
+    pass_->skipped.push_back(is_before || is_of_others);
+  }
+}
+
 void Executor::input_gradients(const BatchReader& read, double tokens, double loss_scale,
-                               const std::function<void(const MemoryView&)>& take) {
+                               const std::function<void(const MemoryView&)>& take, std::size_t stage) {
   expect(!plan_.input_gradients.empty(), "the plan has a list for gradients of the inputs");
   read_for_evaluation(read, facts_.largest.B, true);
   const std::vector<Operation>& all = plan_.input_gradients;
-  const auto last = std::find_if(all.rbegin(), all.rend(), [](const Operation& one) { return one.find(OperandName::dx); });
-  begin(all, {.tokens = tokens, .loss_scale = loss_scale});
-  run_and_take([&] { take(view_of(last->at(OperandName::dx), facts_.sizes.activations.front(), last->stream)); });
+  const auto last = std::find_if(all.rbegin(), all.rend(), [&](const Operation& one) {
+    return one.stage == static_cast<int>(stage) + 1 && one.find(OperandName::dx);
+  });
+  begin(all, static_cast<std::size_t>(all.rend() - last), {.tokens = tokens, .loss_scale = loss_scale});
+  run_and_take([&] { take(view_of(last->at(OperandName::dx), facts_.sizes.activations[stage], last->stream)); });
 }
 
 /// Runs the operations of the list, then `take`, which may access their results. A view of them copies on the stream of an
@@ -603,14 +619,15 @@ void Executor::run_observed(const Pass& pass, std::size_t index) {
   times_[index].begin_ns = s.mark();
   for (Observer* const observer : observers_) observer->begin(pass.list, index);
   if (is_collective(op)) s.subject = op.unit < 0 ? nullptr : layout_.units()[static_cast<std::size_t>(op.unit)].name.c_str();
-  op.kind->run({facts_,
-                s,
-                op,
-                pass.scalars,
-                step_,
-                pass.batch_begin,
-                {shape_of(pass.list.operations).B, pass.columns[static_cast<std::size_t>(op.micro_batch)]},
-                pass.inner});
+  if (pass.skipped.empty() || !pass.skipped[index])
+    op.kind->run({facts_,
+                  s,
+                  op,
+                  pass.scalars,
+                  step_,
+                  pass.batch_begin,
+                  {shape_of(pass.list.operations).B, pass.columns[static_cast<std::size_t>(op.micro_batch)]},
+                  pass.inner});
   times_[index].end_ns = s.mark();
   kernels_[index] = s.marks_later() ? KernelTimes() : s.times;
   for (Observer* const observer : observers_) observer->end(pass.list, index);

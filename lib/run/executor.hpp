@@ -131,14 +131,16 @@ class Executor {
   LossSum evaluate(const BatchReader& read, float* losses = nullptr);
   /// Runs the beginning of an evaluation, to stage `stage` (0: the first stage, 1 + b: block b). Calls `take` once with the
   /// output of that stage on this rank: ModelSizes::activations[stage] bytes of an evaluation, in the type of activations,
-  /// valid only during the call. `inner`, if not null, receives the output of a layer inside the stage. Collective over world.
+  /// valid only during the call. `inner`, if not null, receives the output of a layer inside the stage. Stages before stage
+  /// `first` are neither gathered nor run, so what depends on them has no meaning. Collective over world.
   void evaluate_stage(const BatchReader& read, std::size_t stage, const std::function<void(const MemoryView&)>& take,
-                      InnerOutput* inner = nullptr);
-  /// Calls `take` once with the gradient of loss_scale / tokens times the sum of the losses with respect to the inputs of this
-  /// rank's batch, in the type of activations, valid only during the call. Nothing is dropped, as in an evaluation; the batch
-  /// has the shape of a micro-batch. The plan must have PlanOptions::input_gradients. Collective over world.
+                      InnerOutput* inner = nullptr, std::size_t first = 0);
+  /// Calls `take` once with the gradient of loss_scale / tokens times the sum of the losses with respect to the output of stage
+  /// `stage` on this rank (of the first stage: the inputs of the batch), in the type of activations, valid only during the
+  /// call. Nothing is dropped, as in an evaluation; the batch has the shape of a micro-batch. The plan must have
+  /// PlanOptions::input_gradients. Collective over world.
   void input_gradients(const BatchReader& read, double tokens, double loss_scale,
-                       const std::function<void(const MemoryView&)>& take);
+                       const std::function<void(const MemoryView&)>& take, std::size_t stage = 0);
   /// Runs the forward pass of the tokens in `step` (at most most_rows()), and adds their keys and values to the caches. Writes
   /// logits[n, V] for the n tokens that step.wanted lists. Each rank has its own tokens, or none. The plan must have key-value
   /// caches. Collective over world.
@@ -188,6 +190,7 @@ class Executor {
     std::size_t batch_begin;
     std::span<const std::size_t> columns;  // of each micro-batch
     InnerOutput* inner = nullptr;
+    std::vector<bool> skipped = {};  // by operation; empty: none
     std::size_t issued = 0;
   };
   void begin(const std::vector<Operation>& operations, const UpdateScalars& scalars = {});
@@ -200,6 +203,7 @@ class Executor {
   const BatchShape& shape_of(const std::vector<Operation>& list) const {
     return &list == &plan_.evaluation ? facts_.evaluated : facts_.largest;
   }
+  void skip_stages_before(std::size_t first, std::size_t last);
   void issue(Range range);
   void wait_for_streams();
   void finish();

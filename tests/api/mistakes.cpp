@@ -281,7 +281,8 @@ BOOST_AUTO_TEST_CASE(other_wrong_uses) {
   refused("file' is a file (checkpoints are in a folder)", [&] { sharded.restore(folder / "file"); });
   refused("trace_updates", [&] { MetricsLog(sharded, {.trace_updates = 9}); });
   std::int32_t inputs[2] = {}, labels[2] = {1, 0};
-  const Batch batch(0, inputs, labels, false, true);
+  const NamedInput input{"", {}};
+  const Batch batch(0, 2, {&input, 1}, inputs, labels, true);
   const float nan = std::numeric_limits<float>::quiet_NaN(), outputs[4] = {0, 1, nan, nan};
   BOOST_TEST(accuracy(outputs, batch) == 1);  // NaN is no answer
   refused("accuracy() has 1 outputs for a label 1", [&] { accuracy(std::span(outputs).first(2), batch); });

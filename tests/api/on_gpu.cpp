@@ -196,6 +196,45 @@ BOOST_AUTO_TEST_CASE(inner_outputs_and_gradients_of_inputs_are_those_of_the_cpu)
   }
 }
 
+// Towers of several inputs: results as on the CPU, the same bits if layers are recomputed and state is offloaded.
+BOOST_AUTO_TEST_CASE(towers_are_trained_as_on_the_cpu) {
+  Sequential model;
+  model.towers({{"image", Tower("pixels", numbers(5)).add("in", linear(5, 3)).add("gelu", gelu(3))},
+                {"text", Tower("words", tokens(), length)
+                             .add("embedding", embedding(vocabulary, width))
+                             .add("norm", rms_norm(width))
+                             .fold()
+                             .add("out", linear(length * width, 3))},
+                {"more", Tower("more", numbers(3))}});
+  model.add("mix", linear(9, width)).add("tanh", fsdp::tanh(width)).add("head", linear(width, 3)).loss(mean_squared_error(3));
+  const auto fill = [](const Batch& batch) {
+    const auto write = [](std::span<float> to, float scale) {
+      for (std::size_t i = 0; i < to.size(); ++i) to[i] = std::sin(static_cast<float>(i * i) * scale);
+    };
+    write(batch.inputs("pixels"), 1), write(batch.inputs("more"), 2), write(batch.targets(), 3);
+    for (std::size_t i = 0; i < batch.tokens("words").size(); ++i)
+      batch.tokens("words")[i] = static_cast<std::int32_t>(i * i % vocabulary);
+  };
+  const auto numbers_on = [&](const std::string& device, FsdpOptions options) {
+    Job job({.device = device});
+    options.batch_size = 3, options.eval_batch_size = 5, options.gradient_accumulation_steps = 2;
+    FullyShardedDataParallel sharded(job, model, options);
+    std::vector<float> all;
+    for (int step = 0; step < 3; ++step) all.push_back(static_cast<float>(sharded.step(1e-2, fill).loss));
+    for (const std::vector<float>& some :
+         {sharded.predict_layer("text.out", fill), sharded.predict_layer("image.gelu", fill), sharded.predict(fill),
+          sharded.input_gradients(fill, "pixels"), sharded.input_gradients(fill, "more")})
+      all.insert(all.end(), some.begin(), some.end());
+    BOOST_TEST(sharded.peak_bytes() == sharded.memory().total);
+    return all;
+  };
+  const std::vector<float> cpu = numbers_on("cpu", {}), gpu = numbers_on("cuda", {});
+  BOOST_TEST_REQUIRE(cpu.size() == 3u + 3 * 5 * 3 + 3 * (5 + 3));
+  for (std::size_t i = 0; i < cpu.size(); ++i) BOOST_REQUIRE_SMALL(gpu[i] - cpu[i], 2e-5f);
+  const FsdpOptions offloaded = {.offload_activations = true, .offload_parameters = "cpu"};
+  BOOST_TEST((numbers_on("cuda", offloaded) == gpu));
+}
+
 BOOST_AUTO_TEST_CASE(layers_of_users_are_trained_as_on_the_cpu) {
   const Outcome before = train("cpu", small_model(), options_of("FULL_SHARD"), 0);
   const Outcome cpu = train("cpu", small_model(), options_of("FULL_SHARD"));

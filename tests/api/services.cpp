@@ -31,7 +31,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::size_t length = 16;
-const fs::path tokens = golden_folder("llama-gqa") / "train.bin";
+const fs::path token_file = golden_folder("llama-gqa") / "train.bin";
 
 fs::path new_folder(const std::string& name) { return test::new_folder("api-services", name); }
 
@@ -319,12 +319,12 @@ BOOST_AUTO_TEST_CASE(token_data_give_the_losses_of_fsdp_train) {
   const fs::path some = folder / "some.bin";
   if (world().rank() == 0) {  // llm.c's format: a header of 256 integers, of which the third is the number of tokens
     constexpr std::int32_t count = 450;
-    std::string file = read_file(tokens).substr(0, 1024 + 2 * count);
+    std::string file = read_file(token_file).substr(0, 1024 + 2 * count);
     std::memcpy(&file[8], &count, sizeof count);
     write_file(some, file);
   }
   world().barrier();
-  const std::string mixture = tokens.string() + ":0.7," + some.string() + ":0.3";
+  const std::string mixture = token_file.string() + ":0.7," + some.string() + ":0.3";
   struct Case {
     std::string name;
     std::vector<std::string> more;
@@ -336,7 +336,7 @@ BOOST_AUTO_TEST_CASE(token_data_give_the_losses_of_fsdp_train) {
                         Case{"mixed", {"--shuffle"}, mixture, {true}},
                         Case{"documents",
                              {"--break-mode", "complete", "--eos-token-id", "3"},
-                             tokens.string(),
+                             token_file.string(),
                              {.break_mode = "complete", .eos_token_id = 3}}}) {
     BOOST_TEST_CONTEXT(c.name) {
       const Trained expected = train_by_program(folder / c.name, c.data, 8, c.more);
@@ -364,7 +364,8 @@ BOOST_AUTO_TEST_CASE(token_data_give_the_losses_of_fsdp_train) {
   }
   Job job;
   FullyShardedDataParallel model(job, model_as_program(), options_as_program());
-  TokenData data(model, tokens.string()), shuffled(model, tokens.string(), {.shuffle = true}), short_data(model, some.string());
+  TokenData data(model, token_file.string()), shuffled(model, token_file.string(), {.shuffle = true}),
+      short_data(model, some.string());
   BOOST_TEST(data.restore(shuffled.state()) ==
              "the data are not shuffled now and were before: the data are read from the start");
   BOOST_TEST(data.restore(short_data.state()).starts_with("the data have changed"));
@@ -373,10 +374,10 @@ BOOST_AUTO_TEST_CASE(token_data_give_the_losses_of_fsdp_train) {
   world().barrier();
   refused("fsdp-tokenize", [&] { TokenData(model, (folder / "words.txt").string()); });
   refused("name the token that ends them by eos_token_id, or leave out break_mode",
-          [&] { TokenData(model, tokens.string(), {.break_mode = "eos"}); });
+          [&] { TokenData(model, token_file.string(), {.break_mode = "eos"}); });
   refused("a mixture is not evaluated", [&] { model.evaluate(TokenData(model, mixture)); });
   refused("nowhere.bin", [&] { TokenData(model, "nowhere.bin"); });
-  refused("break_mode", [&] { TokenData(model, tokens.string(), {.break_mode = "often"}); });
+  refused("break_mode", [&] { TokenData(model, token_file.string(), {.break_mode = "often"}); });
   TokenData ends(model, some.string(), {.max_epoch = 1});
   std::size_t updates = 0;
   for (; !ends.at_end(); ++updates) ends.advance();
@@ -385,7 +386,7 @@ BOOST_AUTO_TEST_CASE(token_data_give_the_losses_of_fsdp_train) {
   auto small = model_as_program();
   small.vocabulary(100);
   FullyShardedDataParallel other(job, small, options_as_program());
-  refused("vocabulary", [&] { TokenData(other, tokens.string()); });
+  refused("vocabulary", [&] { TokenData(other, token_file.string()); });
 }
 
 // Each rank has a folder of its own, as on nodes with local disks; that of the last rank has other files.
@@ -418,7 +419,7 @@ BOOST_AUTO_TEST_CASE(files_that_differ_between_ranks_are_refused) {
 BOOST_AUTO_TEST_CASE(token_data_that_do_not_fit_are_not_evaluated) {
   Job job;
   FullyShardedDataParallel of_data(job, small_model(), options_of(false));
-  const TokenData data(of_data, tokens.string());
+  const TokenData data(of_data, token_file.string());
   const auto with_loss = [&](const LossPtr& loss, std::size_t classes) {
     Sequential model;
     model.add("embedding", embedding(512, 8)).add("head", linear(8, classes)).loss(loss);
@@ -516,10 +517,10 @@ BOOST_AUTO_TEST_CASE(a_job_stops_by_a_file_and_before_its_end) {
 
 BOOST_AUTO_TEST_CASE(metrics_are_those_of_fsdp_train) {
   const fs::path folder = new_folder("metrics");
-  train_by_program(folder / "program", tokens.string(), 3, {"--valid", tokens.string()});
+  train_by_program(folder / "program", token_file.string(), 3, {"--valid", token_file.string()});
   Job job;
   FullyShardedDataParallel model(job, model_as_program(), options_as_program());
-  TokenData data(model, tokens.string());
+  TokenData data(model, token_file.string());
   const fs::path file = folder / "metrics.jsonl", trace = folder / "trace.json";
   const auto train = [&](FullyShardedDataParallel& of, MetricsLog& log, int updates) {
     for (int update = 0; update < updates; ++update) {
@@ -540,7 +541,7 @@ BOOST_AUTO_TEST_CASE(metrics_are_those_of_fsdp_train) {
     model.save(folder / "api");
     model.finish_save();
     train(model, log, 1);
-    valid_loss = model.evaluate(TokenData(model, tokens.string()));
+    valid_loss = model.evaluate(TokenData(model, token_file.string()));
     log.end("SIGTERM");
   }
   FullyShardedDataParallel resumed(job, model_as_program(), options_as_program());

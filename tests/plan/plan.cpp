@@ -397,6 +397,56 @@ BOOST_AUTO_TEST_CASE(state_of_layers_and_what_layers_gather) {
   }
 }
 
+// The first stage of a tower is a block that reads the inputs of the batch. If it is an embedding, its backward pass reads no
+// parameters.
+BOOST_AUTO_TEST_CASE(blocks_that_read_inputs) {
+  using namespace kinds;
+  const auto model = std::make_shared<const Transformer>(tiny(3));
+  const Placement& full = find_placement("full");
+  const Layout layout(model->parameters(), wrap_parameters(model->parameters(), {}), 2);
+  ModelSizes sizes = model->sizes({2, 8}, DType::f32);
+  sizes.input_blocks = {1}, sizes.embedding_blocks = {1};
+  const auto said = [&](const std::function<void(Plan&)>& worsen, std::size_t recomputed = 0) -> std::string {
+    Plan plan = build_plan(layout, full, sizes, {.micro_batches = 2, .recomputed_blocks = recomputed, .input_gradients = true});
+    worsen(plan);
+    try {
+      check_plan(plan, layout, full, sizes, 2);
+    } catch (const InternalError& error) {
+      return error.what();
+    }
+    return "sound";
+  };
+  const auto of_block = [](Plan& p, const Kind& kind, int block) -> Operation& {
+    return *std::ranges::find_if(p.update, [&](const Operation& op) { return op.kind == &kind && op.block == block; });
+  };
+  const auto count = [](const Plan& p, const Kind& kind) { return std::ranges::count(p.update, &kind, &Operation::kind); };
+  const auto erase = [](Operation& op, OperandName name) {
+    std::erase_if(op.operands, [&](const Operand& operand) { return operand.name == name; });
+  };
+  check_complaint(said([&](Plan& p) {
+                    for (const Kind* const kind : {&block_forward, &block_backward})
+                      for (const int b : {0, 1, 2})
+                        BOOST_TEST((of_block(p, *kind, b).find(OperandName::inputs) != nullptr) == (b == 1));
+                    BOOST_TEST(!of_block(p, block_backward, 1).find(OperandName::weights));
+                  }),
+                  "sound");
+  // Alone in its segment, it has nothing to recompute.
+  check_complaint(said([&](Plan& p) { BOOST_TEST(count(p, recompute) == 2); }, 2), "sound");
+  check_complaint(said([&](Plan& p) { erase(of_block(p, block_forward, 1), OperandName::inputs); }),
+                  "does not have the inputs");
+  check_complaint(said([&](Plan& p) { erase(of_block(p, block_backward, 1), OperandName::inputs); }),
+                  "does not have the inputs");
+  check_complaint(said([&](Plan& p) {
+                    Operation& other = of_block(p, block_forward, 0);
+                    other.operands.insert(other.operands.begin(), {OperandName::inputs, p.inputs});
+                  }),
+                  "(forward block 0) does not have its input");
+  check_complaint(said([&](Plan& p) { test::forget(of_block(p, block_forward, 1)); }), "but needs its output of stage 2");
+  check_complaint(said([&](Plan& p) { test::forget(of_block(p, block_backward, 1)); }), "a gradient that does not exist");
+  check_complaint(said([&](Plan& p) { std::swap(of_block(p, block_forward, 0), of_block(p, block_forward, 1)); }),
+                  "but needs its output of stage 1");
+}
+
 // Backward reaches all blocks, also those before the first trained one, and contributes to no gradient.
 BOOST_AUTO_TEST_CASE(a_list_for_gradients_of_inputs) {
   const auto frozen = [](std::size_t blocks) {

@@ -560,10 +560,12 @@ class Builder {
   }
 
   Visit visit(const Kind& kind, int stage, Pass pass, std::vector<Operand> own) const {
+    const int block = stage == head_stage() ? -1 : stage - 1;
+    if (block >= 0 && !sizes_.reads_inputs(block)) own.push_back({inputs, -1});
     return {.op = {.kind = &kind,
                    .stream = StreamId::compute,
                    .stage = stage,
-                   .block = stage == head_stage() ? -1 : stage - 1,
+                   .block = block,
                    .operands = operands_of(kind, std::move(own))},
             .pass = pass};
   }
@@ -640,14 +642,16 @@ class Builder {
             visit(kinds::recompute_cheap, b + 1, Pass::again, {{OperandName::x, x(b)}, {OperandName::saved, saved(b)}}));
       visits.push_back(
           in_update(visit(backward, b + 1, pass, {{OperandName::x, x_in_backward(b)}, {OperandName::saved, saved(b)}})));
+      visits.back().reads_parameters = sizes_.backward_reads(b);
     }
     return visits;
   }
 
-  /// The recomputation of a segment's forward passes. The last output is not needed.
+  /// The recomputation of a segment's forward passes. The last output is not needed. A block that reads the inputs saves
+  /// nothing, so there is nothing to recompute if it is the last one.
   std::vector<Visit> recomputation(int first, int last) const {
     std::vector<Visit> visits;
-    for (int b = first; b <= last; ++b)
+    for (int b = first; b <= last - (sizes_.reads_inputs(last) ? 1 : 0); ++b)
       visits.push_back(visit(
           kinds::recompute, b + 1, Pass::again,
           {{OperandName::x, x_in_backward(b)}, {OperandName::saved, saved(b)}, {x_out, b < last ? x_in_backward(b + 1) : -1}}));

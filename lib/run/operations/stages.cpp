@@ -46,8 +46,7 @@ StageContext context_of(const Running& r) {
                        {r.at(all_outputs), r.at<const std::int32_t>(all_targets), r.at<float>(all_dx),
                         static_cast<std::size_t>(r.rank.mesh->world->rank())},
                        r.inner,
-                       {},
-                       0};
+                       r.at<const std::int32_t>(inputs)};
   if (r.op.find(in_layers)) context.layers = {&group_of(r.op, *r.rank.mesh), r.at<float>(in_layers)};
   if (r.scalars.dropout.update > 0)
     context.following = static_cast<std::size_t>(r.rank.plan.update.back().micro_batch - r.op.micro_batch);
@@ -60,6 +59,9 @@ const BlockStage& block_of(const Running& r) { return *r.rank.model.blocks[block
 
 /// `sums` is an operand only in the first micro-batch of an update, which sets the sums to zero.
 bool is_first(const Query& q) { return q.op.micro_batch == 0; }
+/// The first stages of towers, except that of the first tower, are blocks that read `inputs`.
+bool reads_inputs(const Query& q) { return q.sizes.reads_inputs(q.op.block); }
+bool backward_reads_parameters(const Query& q) { return q.sizes.backward_reads(q.op.block); }
 
 constexpr OperandSpec of_read_batch[] = {
     {tokens, reads}, {inputs, overwrites}, {targets, overwrites}, {positions, overwrites}, {sums, overwrites, is_first}};
@@ -78,10 +80,16 @@ void run_read_batch(const Running& r) {
 constexpr OperandSpec of_embedding_forward[] = {
     {inputs, reads}, {positions, reads}, {tables, reads}, {x_out, overwrites}, {scratch, clobbers, nullptr, true},
     {weights, reads}};
-constexpr OperandSpec of_block_forward[] = {
-    {x, reads},          {positions, reads},  {tables, reads},     {x_out, overwrites},
-    {saved, overwrites}, {scratch, clobbers}, {cheap, overwrites}, {in_layers, clobbers, gathers},
-    {weights, reads}};
+constexpr OperandSpec of_block_forward[] = {{inputs, reads, reads_inputs},
+                                            {x, reads},
+                                            {positions, reads},
+                                            {tables, reads},
+                                            {x_out, overwrites},
+                                            {saved, overwrites},
+                                            {scratch, clobbers},
+                                            {cheap, overwrites},
+                                            {in_layers, clobbers, gathers},
+                                            {weights, reads}};
 constexpr OperandSpec of_head[] = {{x, reads},           {targets, reads},        {dx, overwrites},     {scratch, clobbers},
                                    {all_outputs, reads}, {all_targets, reads},    {all_dx, overwrites}, {sums, changes},
                                    {weights, reads},     {gradients, contributes}};
@@ -91,7 +99,8 @@ constexpr OperandSpec of_head_for_inputs[] = {{x, reads},           {targets, re
 constexpr OperandSpec of_head_loss[] = {{x, reads},           {targets, reads},     {scratch, clobbers},
                                         {all_outputs, reads}, {all_targets, reads}, {sums, changes},
                                         {losses, overwrites}, {report, overwrites}, {weights, reads}};
-constexpr OperandSpec of_recompute[] = {{x, reads},
+constexpr OperandSpec of_recompute[] = {{inputs, reads, reads_inputs},
+                                        {x, reads},
                                         {positions, reads},
                                         {tables, reads},
                                         {saved, overwrites},
@@ -101,13 +110,26 @@ constexpr OperandSpec of_recompute[] = {{x, reads},
                                         {weights, reads}};
 constexpr OperandSpec of_recompute_cheap[] = {
     {x, reads}, {saved, reads}, {cheap, overwrites}, {scratch, clobbers}, {weights, reads}};
-constexpr OperandSpec of_block_backward[] = {
-    {x, reads},        {positions, reads},      {tables, reads},   {dx, changes},
-    {saved, consumes}, {scratch, clobbers},     {cheap, consumes}, {in_layers, clobbers, gathers},
-    {weights, reads},  {gradients, contributes}};
-constexpr OperandSpec of_block_backward_for_inputs[] = {{x, reads},        {positions, reads}, {tables, reads},
-                                                        {dx, changes},     {saved, consumes},  {scratch, clobbers},
-                                                        {cheap, consumes}, {weights, reads}};
+constexpr OperandSpec of_block_backward[] = {{inputs, reads, reads_inputs},
+                                             {x, reads},
+                                             {positions, reads},
+                                             {tables, reads},
+                                             {dx, changes},
+                                             {saved, consumes},
+                                             {scratch, clobbers},
+                                             {cheap, consumes},
+                                             {in_layers, clobbers, gathers},
+                                             {weights, reads, backward_reads_parameters},
+                                             {gradients, contributes}};
+constexpr OperandSpec of_block_backward_for_inputs[] = {{inputs, reads, reads_inputs},
+                                                        {x, reads},
+                                                        {positions, reads},
+                                                        {tables, reads},
+                                                        {dx, changes},
+                                                        {saved, consumes},
+                                                        {scratch, clobbers},
+                                                        {cheap, consumes},
+                                                        {weights, reads, backward_reads_parameters}};
 constexpr OperandSpec of_embedding_backward[] = {
     {inputs, reads},         {positions, reads}, {dx, reads}, {scratch, clobbers}, {weights, reads, nullptr, true},
     {gradients, contributes}};
