@@ -399,44 +399,33 @@ std::string TransformerDescription::text() const {
 }
 
 std::span<std::int32_t> Batch::find(std::string_view input, bool integers) const {
+  const char* const function = integers ? "tokens" : "inputs";
+  const bool has_names = !of_model_.front().name.empty();
   std::size_t begin = 0;
   for (const NamedInput& one : of_model_) {
     const std::size_t n = sequences_ * one.numbers();
-    if (one.name == input && !input.empty()) {
-      if (one.kind.integers != integers)
-        throw UserError(one.kind.integers ? format("'{0}' are tokens; call tokens(\"{0}\")", input)
-                                          : format("'{0}' are numbers; call inputs(\"{0}\")", input));
-      return inputs_.subspan(begin, n);
-    }
+    if (one.name == input && one.kind.integers == integers) return inputs_.subspan(begin, n);
+    if (one.name == input && has_names)
+      throw UserError(
+          format("'{0}' are {1}; call {2}(\"{0}\")", input, integers ? "numbers" : "tokens", integers ? "inputs" : "tokens"));
+    if (one.name == input)
+      throw UserError(format("{}() is called on a batch without {} (the model takes {}); write {}()", function,
+                             integers ? "tokens" : "numbers", integers ? "numbers" : "tokens", integers ? "inputs" : "tokens"));
     begin += n;
   }
-  const bool has_names = !of_model_.front().name.empty();
+  if (input.empty())
+    throw UserError(
+        format("{}() is called without a name (the batch has the inputs {}); name one", function, names_of(of_model_)));
   throw UserError(format("the batch has no input '{}' (it has {}); call {}() with {} name", input,
-                         has_names ? names_of(of_model_) : "one without a name", integers ? "tokens" : "inputs",
-                         has_names ? "another" : "no"));
+                         has_names ? names_of(of_model_) : "one without a name", function, has_names ? "another" : "no"));
 }
 std::span<std::int32_t> Batch::tokens(std::string_view input) const { return find(input, true); }
 std::span<float> Batch::inputs(std::string_view input) const {
   const std::span<std::int32_t> found = find(input, false);
   return {reinterpret_cast<float*>(found.data()), found.size()};
 }
-std::span<std::int32_t> Batch::tokens() const {
-  require_one_input("tokens");
-  require_user(of_model_.front().kind.integers,
-               "tokens() is called on a batch without tokens (the model takes numbers); write inputs()");
-  return inputs_;
-}
-std::span<float> Batch::inputs() const {
-  require_one_input("inputs");
-  require_user(!of_model_.front().kind.integers,
-               "inputs() is called on a batch without numbers (the model takes tokens); write tokens()");
-  return {reinterpret_cast<float*>(inputs_.data()), inputs_.size()};
-}
-void Batch::require_one_input(const char* function) const {
-  if (!of_model_.front().name.empty())
-    throw UserError(
-        format("{}() is called without a name (the batch has the inputs {}); name one", function, names_of(of_model_)));
-}
+std::span<std::int32_t> Batch::tokens() const { return tokens(""); }
+std::span<float> Batch::inputs() const { return inputs(""); }
 std::span<std::int32_t> Batch::labels() const {
   require_user(labels_, "labels() is called on a batch without labels (the loss takes numbers); write targets()");
   return targets_;

@@ -191,7 +191,6 @@ class Batch {
 
  private:
   std::span<std::int32_t> find(std::string_view input, bool integers) const;
-  void require_one_input(const char* function) const;
 
   std::size_t micro_batch_, sequences_;
   std::span<const NamedInput> of_model_;

@@ -61,7 +61,9 @@ const BlockStage& block_of(const Running& r) { return *r.rank.model.blocks[block
 bool is_first(const Query& q) { return q.op.micro_batch == 0; }
 /// The first stages of towers, except that of the first tower, are blocks that read `inputs`.
 bool reads_inputs(const Query& q) { return q.sizes.reads_inputs(q.op.block); }
-bool backward_reads_parameters(const Query& q) { return q.sizes.backward_reads(q.op.block); }
+bool backward_reads(const Query& q) { return q.sizes.backward_reads(q.op.block); }
+constexpr OperandSpec of_gathers = {in_layers, clobbers, gathers};
+constexpr OperandSpec own_input = {inputs, reads, reads_inputs}, backward_weights = {weights, reads, backward_reads};
 
 constexpr OperandSpec of_read_batch[] = {
     {tokens, reads}, {inputs, overwrites}, {targets, overwrites}, {positions, overwrites}, {sums, overwrites, is_first}};
@@ -80,16 +82,9 @@ void run_read_batch(const Running& r) {
 constexpr OperandSpec of_embedding_forward[] = {
     {inputs, reads}, {positions, reads}, {tables, reads}, {x_out, overwrites}, {scratch, clobbers, nullptr, true},
     {weights, reads}};
-constexpr OperandSpec of_block_forward[] = {{inputs, reads, reads_inputs},
-                                            {x, reads},
-                                            {positions, reads},
-                                            {tables, reads},
-                                            {x_out, overwrites},
-                                            {saved, overwrites},
-                                            {scratch, clobbers},
-                                            {cheap, overwrites},
-                                            {in_layers, clobbers, gathers},
-                                            {weights, reads}};
+constexpr OperandSpec of_block_forward[] = {own_input,           {x, reads},          {positions, reads},  {tables, reads},
+                                            {x_out, overwrites}, {saved, overwrites}, {scratch, clobbers}, {cheap, overwrites},
+                                            of_gathers,          {weights, reads}};
 constexpr OperandSpec of_head[] = {{x, reads},           {targets, reads},        {dx, overwrites},     {scratch, clobbers},
                                    {all_outputs, reads}, {all_targets, reads},    {all_dx, overwrites}, {sums, changes},
                                    {weights, reads},     {gradients, contributes}};
@@ -99,37 +94,23 @@ constexpr OperandSpec of_head_for_inputs[] = {{x, reads},           {targets, re
 constexpr OperandSpec of_head_loss[] = {{x, reads},           {targets, reads},     {scratch, clobbers},
                                         {all_outputs, reads}, {all_targets, reads}, {sums, changes},
                                         {losses, overwrites}, {report, overwrites}, {weights, reads}};
-constexpr OperandSpec of_recompute[] = {{inputs, reads, reads_inputs},
+constexpr OperandSpec of_recompute[] = {own_input,
                                         {x, reads},
                                         {positions, reads},
                                         {tables, reads},
                                         {saved, overwrites},
                                         {scratch, clobbers},
                                         {x_out, overwrites, nullptr, true},
-                                        {in_layers, clobbers, gathers},
+                                        of_gathers,
                                         {weights, reads}};
 constexpr OperandSpec of_recompute_cheap[] = {
     {x, reads}, {saved, reads}, {cheap, overwrites}, {scratch, clobbers}, {weights, reads}};
-constexpr OperandSpec of_block_backward[] = {{inputs, reads, reads_inputs},
-                                             {x, reads},
-                                             {positions, reads},
-                                             {tables, reads},
-                                             {dx, changes},
-                                             {saved, consumes},
-                                             {scratch, clobbers},
-                                             {cheap, consumes},
-                                             {in_layers, clobbers, gathers},
-                                             {weights, reads, backward_reads_parameters},
-                                             {gradients, contributes}};
-constexpr OperandSpec of_block_backward_for_inputs[] = {{inputs, reads, reads_inputs},
-                                                        {x, reads},
-                                                        {positions, reads},
-                                                        {tables, reads},
-                                                        {dx, changes},
-                                                        {saved, consumes},
-                                                        {scratch, clobbers},
-                                                        {cheap, consumes},
-                                                        {weights, reads, backward_reads_parameters}};
+constexpr OperandSpec of_block_backward[] = {own_input,     {x, reads},        {positions, reads},      {tables, reads},
+                                             {dx, changes}, {saved, consumes}, {scratch, clobbers},     {cheap, consumes},
+                                             of_gathers,    backward_weights,  {gradients, contributes}};
+constexpr OperandSpec of_block_backward_for_inputs[] = {own_input,           {x, reads},        {positions, reads},
+                                                        {tables, reads},     {dx, changes},     {saved, consumes},
+                                                        {scratch, clobbers}, {cheap, consumes}, backward_weights};
 constexpr OperandSpec of_embedding_backward[] = {
     {inputs, reads},         {positions, reads}, {dx, reads}, {scratch, clobbers}, {weights, reads, nullptr, true},
     {gradients, contributes}};
