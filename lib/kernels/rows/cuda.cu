@@ -25,6 +25,7 @@ requires(Body::cuda_threads > 0) inline constexpr unsigned most_threads_of<Body>
 template <class Body>
 struct Rows {
   static constexpr unsigned most_threads = most_threads_of<Body>;
+  static constexpr bool indexes_arguments() { return std::is_same_v<Body, TapeTiles>; }
   Body body;
   std::size_t rows;
 
