@@ -559,7 +559,10 @@ struct FullyShardedDataParallel::Parts {
     }
     for (const Parameter& parameter : model.parameters())
       add(parameter.name,
-          format("{} {} {}", to_string(parameter.shape), static_cast<int>(parameter.init.kind), parameter.init.value));
+          format("{} {} {}{}", to_string(parameter.shape), static_cast<int>(parameter.init.kind), parameter.init.value,
+                 parameter.momentum      ? format(" state {}", *parameter.momentum)
+                 : parameter.is_constant ? " constant"
+                                         : ""));
     require_same_lines(world, told, "have different options or models", "they train one model");
   }
   void require_same_path(const std::filesystem::path& path) {
@@ -1078,8 +1081,13 @@ void FullyShardedDataParallel::Parts::freeze(const std::vector<std::string>& pat
   std::map<std::string, bool> all = engine.progress().frozen;
   agree(world, [&] {
     const std::vector<bool> named = named_by(patterns, frozen ? "frozen parameters" : "unfrozen parameters", parameters());
-    for (std::size_t p = 0; p < named.size(); ++p)
-      if (named[p]) all[parameters()[p].name] = frozen;
+    for (std::size_t p = 0; p < named.size(); ++p) {
+      if (!named[p]) continue;
+      const Parameter& parameter = parameters()[p];
+      if (!frozen && parameter.is_constant && std::ranges::find(patterns, parameter.name) != patterns.end())
+        throw UserError(format("'{}' is a constant of its layer (it is never trained); leave it out", parameter.name));
+      if (!parameter.is_constant) all[parameter.name] = frozen;
+    }
   });
   norms.reset();
   if (!all.empty()) engine.freeze(all);

@@ -168,7 +168,7 @@ class ShardedCheckpoint final : public CheckpointReader {
 
   /// The state that is read for `state` of a tensor.
   std::string stored_state(const std::string& state, const std::string& name) const {
-    const bool is_average = weights_ == Weights::average && state == parameters_state && find(name).unit.trainable;
+    const bool is_average = weights_ == Weights::average && state == parameters_state && find(name).unit.is_averaged();
     return is_average ? average_state : state;
   }
 

@@ -324,7 +324,8 @@ std::size_t snapshot_bytes(const Layout& layout, DType state_type, int rank, int
       const Unit& unit = layout.units()[slice.unit];
       if (extent == Extent::element) bytes += round_up(slice.range.size() * size_of(unit.types.master), piece_alignment);
       if (!unit.trainable) continue;
-      if (extent == Extent::element && with_average) bytes += round_up(slice.range.size() * sizeof(float), piece_alignment);
+      if (extent == Extent::element && with_average && unit.is_averaged())
+        bytes += round_up(slice.range.size() * sizeof(float), piece_alignment);
       for (const StateInfo& state : unit.rule->states)
         if (state.extent == extent)
           bytes += round_up(slice.range.size() * size_of(extent == Extent::element ? state_type : DType::f32), piece_alignment);

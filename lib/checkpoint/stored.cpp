@@ -85,7 +85,7 @@ std::vector<WrittenSlice> written_slices(const Layout& layout, int rank, int wor
 std::optional<Extent> extent_of(const UnitSpec& unit, const std::string& state) {
   if (!unit.saved) return std::nullopt;
   if (state == parameters_state) return Extent::element;
-  if (unit.trainable && state == average_state) return Extent::element;
+  if (state == average_state) return unit.is_averaged() ? std::optional(Extent::element) : std::nullopt;
   if (unit.trainable)
     for (const StateInfo& info : unit.rule->states)
       if (info.name == state) return info.extent;

@@ -46,7 +46,7 @@ GroupMembers members_along(GroupAxis axis, MeshShape shape, std::size_t rank) {
 
 namespace {
 
-constexpr std::size_t gathers = group_axes.size();  // the index in `data` of the collectives of `gather`
+constexpr std::size_t gathers = group_axes.size(), in_layers = gathers + 1;  // indices in `data`: of `gather` and `layers`
 
 /// Returns why the backend cannot connect these ranks; empty if it can. The result is the same on all ranks. Collective.
 std::string problem_of(const DeviceBackend& backend, Communicator& world, const Device& device, const DeviceLibrary* library,
@@ -83,8 +83,14 @@ Collectives& Mesh::data_of_gathers() const {
   return gather ? static_cast<Collectives&>(*gather) : data_along(GroupAxis::shard);
 }
 
-void Mesh::use_device(Device& device, const CommOptions& options, const LargestSums& largest) {
+Collectives& Mesh::data_of_layers() const {
+  if (data[in_layers]) return *data[in_layers];
+  return layers ? static_cast<Collectives&>(*layers) : data_along(GroupAxis::world);
+}
+
+void Mesh::use_device(Device& device, const CommOptions& options, const LargestSums& largest, bool layers_gather) {
   if (device.communicates_at_once()) gather = shard().split(0, shard().rank());
+  if (device.communicates_at_once() && layers_gather) layers = world->split(0, world->rank());
   const Backend& chosen = find_backend(options.kind);
   const DeviceBackend* const backend = chosen.device_backend;
   const bool on_gpu = !is_host(device.kind());
@@ -119,6 +125,7 @@ void Mesh::use_device(Device& device, const CommOptions& options, const LargestS
     data[a] = connect(along(axis), staging_of_sums(options, largest[a], static_cast<std::size_t>(along(axis).size())));
   }
   if (gather) data[gathers] = connect(*gather, 0);
+  if (layers) data[in_layers] = connect(*layers, 0);
 }
 
 Mesh make_mesh(Communicator& world, int shard_size, int replicate_size) {

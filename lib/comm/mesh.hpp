@@ -43,6 +43,9 @@ struct Mesh {
   /// A second group of the ranks of shard(), so that all-gathers can run during reductions; null if all-gathers and reductions
   /// never overlap.
   std::unique_ptr<Communicator> gather = nullptr;
+  /// A second group of all ranks, for layers that gather during their passes; null if collectives never overlap, or no layer
+  /// does.
+  std::unique_ptr<Communicator> layers = nullptr;
   Communicator& along(GroupAxis axis) const {
     return axis == GroupAxis::world ? *world : *axes[static_cast<std::size_t>(axis)];
   }
@@ -55,19 +58,22 @@ struct Mesh {
   /// members of `data`.
   Collectives& data_along(GroupAxis axis) const;
   Collectives& data_of_gathers() const;
+  Collectives& data_of_layers() const;
   /// Prepares the groups for memory of `device`, which must outlive the mesh. If the host cannot access that memory and every
   /// rank has its own device, the device backend of options.kind (such as NCCL) moves the data; else the data is copied
   /// through host memory. Throws CollectiveError if options require a device backend, or the order of sums of its library, and
-  /// the backend is not available. Groups need no more staging memory than their largest sums. Collective over world.
-  void use_device(Device& device, const CommOptions& options = {}, const LargestSums& largest = unknown_sums);
+  /// the backend is not available. Groups need no more staging memory than their largest sums. `layers_gather`: see
+  /// `layers`. Collective over world.
+  void use_device(Device& device, const CommOptions& options = {}, const LargestSums& largest = unknown_sums,
+                  bool layers_gather = false);
 
   /// How GPU memory is moved: "NCCL 2.28.9, sums in canonical order". Empty if the host can access the device's memory.
   std::string data_description = {};
   /// The data that the communicators of the device backend share; null without a device backend. Outlives `data`.
   std::unique_ptr<DeviceGroups> device_groups = nullptr;
-  /// The collectives on device memory: first one for each GroupAxis, then one for `gather`. All are null if the host can
-  /// access device memory.
-  std::array<std::unique_ptr<Collectives>, group_axes.size() + 1> data = {};
+  /// The collectives on device memory: first one for each GroupAxis, then those for `gather` and `layers`. All are null if
+  /// the host can access device memory.
+  std::array<std::unique_ptr<Collectives>, group_axes.size() + 2> data = {};
 };
 
 /// `world` must have shard_size * replicate_size ranks and must outlive the mesh. Collective over world.

@@ -82,6 +82,42 @@ void bias_backward(Stream& stream, float* d_bias, const E* dy, std::size_t R, st
   finish(stream, d_bias, scratch, C, C, partitions, write);
 }
 
+template <class E>
+void column_moments(Stream& stream, float* moments, const E* x, std::size_t R, std::size_t C, float* scratch) {
+  const std::size_t partitions = partitions_of(stream, R);
+  bias_backward(stream, moments, x, R, C, C, Write::overwrite, scratch);
+  launch(stream, CenteredSquares<E>{scratch, x, moments, R, C, partitions}, partitions);
+  finish(stream, moments + C, scratch, C, C, partitions, Write::overwrite);
+}
+
+void join_moments(Stream& stream, float* stats, float* mean, float* variance, const float* moments, std::size_t ranks,
+                  std::size_t R, std::size_t C, float eps) {
+  constexpr std::size_t block = 256;
+  launch(stream, JoinMoments{stats, mean, variance, moments, ranks, R, C, block, eps}, (C + block - 1) / block);
+}
+
+template <class E>
+void batch_norm_forward(Stream& stream, E* y, const E* x, const float* stats, const E* gain, const E* bias, std::size_t R,
+                        std::size_t C) {
+  launch(stream, BatchNormForward<E>{y, x, stats, gain, bias, C}, R);
+}
+
+template <class E>
+void batch_norm_sums(Stream& stream, float* sums, const E* dy, const E* x, const float* stats, std::size_t R, std::size_t C,
+                     float* scratch) {
+  const std::size_t partitions = partitions_of(stream, R);
+  launch(stream, BatchNormSums<E>{scratch, dy, x, stats, R, C, partitions}, partitions);
+  finish(stream, sums, scratch, C, 2 * C, partitions, Write::overwrite);
+  finish(stream, sums + C, scratch + C, C, 2 * C, partitions, Write::overwrite);
+}
+
+template <class E>
+void batch_norm_backward(Stream& stream, E* dx, const E* dy, const E* x, const float* stats, const E* gain, const float* sums,
+                         std::size_t ranks, std::size_t R, std::size_t C) {
+  const float count = static_cast<float>(ranks * R);
+  launch(stream, BatchNormBackward<E>{dx, dy, x, stats, sums, gain, C, ranks, ranks == 0 ? 0 : 1 / count}, R);
+}
+
 #define FSDP_INSTANTIATE(E)                                                                                                   \
   template void layer_norm_forward(Stream&, E*, float*, const E*, const E*, const E*, std::size_t, std::size_t, float);       \
   template void layer_norm_backward(Stream&, E*, Write, float*, float*, Write, const E*, const E*, const float*, const E*,    \
@@ -93,7 +129,12 @@ void bias_backward(Stream& stream, float* d_bias, const E* dy, std::size_t R, st
                                   float, float);                                                                              \
   template void head_norm_backward(Stream&, E*, float*, Write, const E*, const float*, const E*, std::size_t, std::size_t,    \
                                    std::size_t, std::size_t, float*, float);                                                  \
-  template void bias_backward(Stream&, float*, const E*, std::size_t, std::size_t, std::size_t, Write, float*);
+  template void bias_backward(Stream&, float*, const E*, std::size_t, std::size_t, std::size_t, Write, float*);               \
+  template void column_moments(Stream&, float*, const E*, std::size_t, std::size_t, float*);                                  \
+  template void batch_norm_forward(Stream&, E*, const E*, const float*, const E*, const E*, std::size_t, std::size_t);        \
+  template void batch_norm_sums(Stream&, float*, const E*, const E*, const float*, std::size_t, std::size_t, float*);         \
+  template void batch_norm_backward(Stream&, E*, const E*, const E*, const float*, const E*, const float*, std::size_t,       \
+                                    std::size_t, std::size_t);
 FSDP_FOR_ELEMENTS(FSDP_INSTANTIATE)
 
 }  // namespace fsdp::kernels

@@ -73,6 +73,10 @@ void fill_constant(Stream& stream, float* x, std::size_t n, float value) {
 
 void add(Stream& stream, float* to, const float* from, std::size_t n) { launch(stream, Add{to, from, n}, flat_blocks(n)); }
 
+void add_scaled(Stream& stream, float* to, const float* from, std::size_t n, float factor) {
+  launch(stream, AddScaled{to, from, n, factor}, flat_blocks(n));
+}
+
 void clip_values(Stream& stream, float* x, std::size_t n, float most) {
   launch(stream, ClipValues{x, n, most}, flat_blocks(n));
 }

@@ -10,6 +10,7 @@
 #include "base/format.hpp"
 #include "base/narrow.hpp"
 #include "kernels/offsets.hpp"
+#include "layers/gathering.hpp"
 #include "layers/place.hpp"
 
 namespace fsdp {
@@ -88,7 +89,7 @@ struct Chain::Scratch {
   DType type;
   Offsets at{size_of(type)};
   std::size_t sums = at.take(kernels::column_sum_scratch(chain.most_columns_, chain.device_));
-  std::size_t unwanted = at.take(2 * chain.most_columns_), losses = at.take(shape.rows());
+  std::size_t unwanted = at.take(2 * chain.most_columns_), losses = at.take(shape.rows()), nexts = at.take(chain.most_state_);
   std::size_t activation = at.take_values(shape.rows() * chain.widest_), own = at.end();
 };
 
@@ -202,6 +203,15 @@ Chain::Chain(const NamedLayers& layers, const std::string& loss_name, LossPtr us
     throw UserError(format("the loss takes {} numbers per row (layer '{}' before it gives {}); make them equal",
                            loss_->inputs(), layers.back().first, width));
   last_ = make_part(loss_name, nullptr, loss_->parameters(), -1, tied);
+  for (const LayerParameter& parameter : last_.parameters)
+    if (parameter.kind == LayerParameter::Kind::state)
+      throw UserError(
+          format("loss '{}' has the state '{}' (only layers have state); put it into a layer", loss_name, parameter.name));
+  if (first_.layer && first_.layer->gathers() > 0)
+    throw UserError(
+        format("layer '{}' takes tokens and gathers numbers of all ranks (only other layers can); put the gather into a "
+               "layer after it",
+               first_.name));
   if (!tied.empty())
     throw UserError(format("tie() names the parameter '{}' (this model has {}); correct the name", tied.front().name,
                            parameters_.empty() ? "none" : format("{}, ...", parameters_.front().name)));
@@ -215,6 +225,7 @@ Chain::Chain(const NamedLayers& layers, const std::string& loss_name, LossPtr us
                .vocabulary = first_.layer ? first_.layer->vocabulary() : 0,
                .classes = loss_->classes()};
   sees_all_ranks = loss_->sees_all_ranks();
+  has_state = std::ranges::any_of(parameters_, [](const Parameter& one) { return one.momentum.has_value(); });
   if (sees_all_ranks && !loss_->looks_ahead())
     throw UserError(
         format("loss '{}' sees all ranks, but looks_ahead() is false (rows are gathered whole); return true", loss_name));
@@ -238,6 +249,7 @@ std::size_t Chain::index_of(const std::string& parameter) const {
 Chain::Part Chain::make_part(const std::string& name, LayerPtr layer, std::vector<LayerParameter> parameters, int block,
                              std::vector<TiedParameters>& tied) {
   Part part{name, std::move(layer), std::move(parameters), {}, {}};
+  std::size_t state = 0;  // numbers
   for (const LayerParameter& parameter : part.parameters) {
     if (parameter.name.empty())
       throw UserError(format("a parameter of layer '{}' has no name (checkpoints need it); correct parameters()", name));
@@ -256,6 +268,10 @@ Chain::Part Chain::make_part(const std::string& name, LayerPtr layer, std::vecto
       throw UserError(format(
           "parameter '{}' is initialized with {} {} (values must be finite, and scales at least 0); correct parameters()",
           whole, init.kind == Init::Kind::constant ? "the value" : "random numbers of scale", init.value));
+    const bool is_state = parameter.kind == LayerParameter::Kind::state;
+    if (is_state && !(parameter.momentum > 0 && parameter.momentum <= 1))
+      throw UserError(format("the state '{}' has momentum {} (it must be above 0, and at most 1); correct parameters()", whole,
+                             parameter.momentum));
     most_columns_ = std::max(most_columns_, parameter.shape.size() > 1 ? product / parameter.shape.front() : product);
     const auto tie = std::find_if(tied.begin(), tied.end(), [&](const TiedParameters& one) { return one.name == whole; });
     std::size_t index = tie == tied.end() ? index_of(whole) : index_of(tie->same_as);
@@ -268,13 +284,22 @@ Chain::Part Chain::make_part(const std::string& name, LayerPtr layer, std::vecto
       if (parameters_[index].shape != parameter.shape)
         throw UserError(format("tie() makes '{}' {} the parameter '{}' {}; make the shapes equal", whole,
                                to_string(parameter.shape), tie->same_as, to_string(parameters_[index].shape)));
+      if (parameter.kind != LayerParameter::Kind::trained || parameters_[index].momentum || parameters_[index].is_constant)
+        throw UserError(
+            format("tie() makes '{}' the parameter '{}' (only parameters that are trained can be tied); leave it out", whole,
+                   tie->same_as));
       tied.erase(tie);
     } else {
       if (index < parameters_.size()) throw UserError(format("there are two parameters '{}'; give each a unique name", whole));
       parameters_.push_back({whole, parameter.shape, parameter.init, parameter.shape.size() > 1, block});
+      parameters_.back().is_constant = parameter.kind == LayerParameter::Kind::constant;
+      if (is_state) parameters_.back().momentum = parameter.momentum;
+      next_at_.push_back(state);
+      if (is_state) state += product;
     }
     part.indices.push_back(index);
   }
+  most_state_ = std::max(most_state_, state);
   return part;
 }
 
@@ -346,6 +371,10 @@ ModelSizes Chain::sizes(BatchShape shape, DType type, const kernels::CacheShape&
     sizes.activations.push_back(R * block.layer->outputs() * size_of(type));
     sizes.saved.push_back(SavedLayout{sizes_of(block), R, type}.end * sizeof(float));
   }
+  if (std::ranges::any_of(blocks_, [](const Part& block) { return block.layer->gathers() > 0; })) {
+    for (const Part& block : blocks_) sizes.gathers.push_back(block.layer->gathers());
+    sizes.gathered_in_layers = device_.ranks * *std::ranges::max_element(sizes.gathers) * sizeof(float);
+  }
   sizes.kept = sizes.saved;  // all of it: a layer does not declare what is cheap to recompute
   return sizes;
 }
@@ -394,6 +423,7 @@ P Chain::pass_of(const StageContext& context, const Part& part, const void* x) c
   else
     pass.x = dense(const_cast<void*>(x), pass.rows(), layer ? layer->inputs() : loss_->inputs(), context.type);
   pass.update = context.dropout.update, pass.first_sequence = context.dropout.first_sequence, pass.seed = context.dropout.seed;
+  pass.trains = context.dropout.update > 0;
   pass.place = place_of(part.name);
   pass.inner = context.inner;
   const MemorySizes sizes = layer ? layer->sizes(pass) : loss_->sizes(pass);
@@ -422,15 +452,46 @@ void Chain::clear_gradients(const StageContext& context, const Part& part, kerne
     if (!gradient) continue;
     const std::size_t n = numel(part.parameters[i].shape);
     if (is_new) kernels::fill_zero(context.stream, gradient, n);
-    if (proof_->is_on()) proof_->prepare_gradient(context.stream, dense(gradient, 1, n, DType::f32), part.indices[i], is_new);
+    const bool is_state = part.parameters[i].kind == LayerParameter::Kind::state;
+    if (proof_->is_on() && !is_state)
+      proof_->prepare_gradient(context.stream, dense(gradient, 1, n, DType::f32), part.indices[i], is_new);
   }
 }
 
 void Chain::inspect_gradients(const StageContext& context, const Part& part, const char* function) const {
   for (std::size_t i = 0; i < part.parameters.size(); ++i)
-    if (float* const gradient = part.adds[i] ? nullptr : context.gradients[part.indices[i]])
+    if (float* const gradient = part.adds[i] || part.parameters[i].kind == LayerParameter::Kind::state
+                                    ? nullptr
+                                    : context.gradients[part.indices[i]])
       proof_->inspect_gradient(context.stream, dense(gradient, 1, numel(part.parameters[i].shape), DType::f32), part.indices[i],
                                function, part.parameters[i].name);
+}
+
+/// Runs a pass of a layer, `work`, which may gather in training.
+template <class P, class Work>
+void Chain::run_layer(P& pass, const StageContext& context, const Part& part, const char* function, const Work& work) const {
+  Gathering gathering{context.layers.group, context.layers.memory, part.layer->gathers()};
+  pass.gathering = &gathering;
+  naming("layer", part.name, [&] {
+    work();
+    if (pass.trains && gathering.done != gathering.declared)
+      throw UserError(format("{} gathers {} numbers in training (gathers() returns {}); correct gathers()", function,
+                             gathering.done, gathering.declared));
+  });
+}
+
+/// Adds what the states move to, with its weight in the sum of the update, to their "gradients": see optim/running_mean.cpp.
+void Chain::move_state(const BackwardPass& pass, const StageContext& context, const Part& part) const {
+  for (std::size_t i = 0; i < part.parameters.size(); ++i) {
+    if (part.parameters[i].kind != LayerParameter::Kind::state) continue;
+    const Tensor next = pass.next(i);
+    if (!next) continue;
+    if (pass.proof) proof_->inspect(context.stream, next, "backward()", format("next() of '{}'", part.parameters[i].name));
+    const double momentum = static_cast<double>(part.parameters[i].momentum);
+    const double weight = momentum * std::pow(1 - momentum, static_cast<double>(context.following));
+    kernels::add_scaled(context.stream, context.gradients[part.indices[i]], next.floats(), next.numel(),
+                        static_cast<float>(weight / static_cast<double>(device_.ranks)));
+  }
 }
 
 void Chain::forward(const StageContext& context, const Part& part, const void* x, void* y, float* saved) const {
@@ -441,7 +502,8 @@ void Chain::forward(const StageContext& context, const Part& part, const void* x
   give_saved(pass, layer, saved);
   if (pass.proof)
     for (const Tensor& memory : {pass.saved, pass.stats}) proof_->fill(context.stream, memory, Unwritten::saved);
-  naming("layer", part.name, [&] { run_pass(pass, "forward()", {}, pass.y, "y", {}, [&] { layer.forward(pass); }); });
+  run_layer(pass, context, part, "forward()",
+            [&] { run_pass(pass, "forward()", {}, pass.y, "y", {}, [&] { layer.forward(pass); }); });
   if (pass.proof) proof_->note_outputs(pass, pass.y, {pass.saved, pass.stats});
 }
 
@@ -455,7 +517,12 @@ void Chain::backward(const StageContext& context, const Part& part, const void* 
   if (dx) pass.dx = dense(dx, R, layer.inputs(), context.type);
   give_saved(pass, layer, saved);
   pass.gradients = context.gradients.data();
-  naming("layer", part.name, [&] { run_pass(pass, "backward()", {}, pass.dx, "dx", pass.dy, [&] { layer.backward(pass); }); });
+  pass.nexts = context.scratch + Scratch{*this, context.shape, context.type}.nexts, pass.next_at = next_at_.data();
+  if (pass.proof && most_state_ > 0)
+    proof_->fill(context.stream, dense(pass.nexts, 1, most_state_, DType::f32), Unwritten::result);
+  run_layer(pass, context, part, "backward()",
+            [&] { run_pass(pass, "backward()", {}, pass.dx, "dx", pass.dy, [&] { layer.backward(pass); }); });
+  move_state(pass, context, part);
   if (pass.proof) inspect_gradients(context, part, "backward()");
 }
 

@@ -68,6 +68,9 @@ class Chain final : public Model {
   std::size_t index_of(const std::string& parameter) const;
   template <class P>
   P pass_of(const StageContext& context, const Part& part, const void* x) const;
+  template <class P, class Work>
+  void run_layer(P& pass, const StageContext& context, const Part& part, const char* function, const Work& work) const;
+  void move_state(const BackwardPass& pass, const StageContext& context, const Part& part) const;
   void clear_gradients(const StageContext& context, const Part& part, kernels::Write write) const;
   void inspect_gradients(const StageContext& context, const Part& part, const char* function) const;
   void forward(const StageContext& context, const Part& part, const void* x, void* y, float* saved) const;
@@ -82,6 +85,8 @@ class Chain final : public Model {
   LossPtr loss_;
   const std::unique_ptr<Proof> proof_;
   std::size_t widest_ = 1, most_columns_ = 1;
+  std::vector<std::size_t> next_at_;  // by parameter: where a state begins in the memory of BackwardPass::next()
+  std::size_t most_state_ = 0;        // numbers of state of any layer
 };
 
 }  // namespace fsdp

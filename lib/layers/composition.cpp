@@ -40,6 +40,12 @@ std::size_t Composition::vocabulary() const {
   return least;
 }
 
+std::size_t Composition::gathers() const {
+  std::size_t all = 0;
+  for (const auto& [name, layer] : layers_) all += layer->gathers();
+  return all;
+}
+
 bool Composition::works_in(DType type) const {
   return std::all_of(layers_.begin(), layers_.end(), [&](const auto& one) { return one.second->works_in(type); });
 }
@@ -364,7 +370,7 @@ class PerPosition final : public Around {
   }
   std::size_t inputs() const override { return n_ * inner().inputs(); }
   std::size_t outputs() const override { return n_ * inner().outputs(); }
-  bool looks_ahead() const override { return false; }  // its positions are in a row
+  bool looks_ahead() const override { return has_state(inner()); }  // its positions are in a row, but state is of all rows
   std::size_t saved() const override { return n_ * Composition::saved(); }
   std::size_t saved_floats() const override { return n_ * Composition::saved_floats(); }
   std::size_t scratch() const override { return n_ * Composition::scratch(); }
@@ -420,6 +426,11 @@ LayerPtr select_columns(std::size_t width, std::size_t begin, std::size_t count)
   return std::make_shared<SelectColumns>(width, begin, count);
 }
 LayerPtr positions(std::size_t n, LayerPtr layer) { return std::make_shared<PerPosition>(n, std::move(layer)); }
+
+bool has_state(const Layer& layer) {
+  const std::vector<LayerParameter> all = layer.parameters();
+  return std::any_of(all.begin(), all.end(), [](const auto& one) { return one.kind == LayerParameter::Kind::state; });
+}
 
 void require_fit(const std::pair<std::string, LayerPtr>& before, const std::pair<std::string, LayerPtr>& layer) {
   if (layer.second->inputs() != before.second->outputs())

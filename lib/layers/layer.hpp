@@ -21,14 +21,25 @@ namespace fsdp {
 
 class Proof;
 class Stream;
+struct Gathering;
 struct InnerOutput;
 
 /// A parameter of a layer. Its full name in checkpoints is LAYER.NAME: parameter "gate.weight" of layer "blocks.3" is
 /// "blocks.3.gate.weight".
 struct LayerParameter {
-  std::string name;
-  Shape shape;  // row-major; its Tensor is [shape[0], product of the other sizes], or [1, n] for a vector
-  Init init;    // normal(standard deviation) or constant(value)
+  /// `trained`: by the optimizer. `constant`: never, such as a table that is given (a buffer of PyTorch); unfreeze() refuses
+  /// it. `state`: numbers in fp32 that training moves, such as running means (a buffer that forward() changes, in PyTorch).
+  /// After an update, a state is (1 - momentum) state + momentum next, once for each micro-batch in their order, where `next`
+  /// is the mean over the ranks of what backward() writes to BackwardPass::next(). Neither recomputation nor an update that is
+  /// skipped moves it. It is in no norm of gradients, and has no decay, no learning rate and no average (EMA). freeze() stops
+  /// it. Checkpoints and load_full() treat it as a parameter.
+  enum class Kind { trained, constant, state };
+
+  std::string name;           // "weight"
+  Shape shape;                // row-major; its Tensor is [shape[0], product of the other sizes], or [1, n] for a vector
+  Init init;                  // normal(standard deviation) or constant(value)
+  Kind kind = Kind::trained;  // what changes it
+  float momentum = 0.1f;      // of a state, in (0, 1]
 };
 
 /// What sizes of memory may depend on.
@@ -59,8 +70,13 @@ struct Pass : BatchSizes {
   /// The rows of sequence b in a tensor with a row for each position of each sequence, such as x: a view [T, columns]. Throws
   /// UserError if b is too large, or if the tensor has another number of rows.
   Tensor sequence(const Tensor& tensor, std::size_t b) const;
-  /// Parameter i of Layer::parameters(), gathered. Throws UserError if i is too large.
+  /// Parameter i of Layer::parameters(), gathered; of a state, its value before the update. Throws UserError if i is too large.
   Tensor parameter(std::size_t i) const;
+  /// Returns false in evaluate(), predict() and input_gradients(). backward() must work there, too.
+  bool training() const { return trains; }
+  /// Returns the n numbers `mine`, fp32 and dense, of all ranks: [ranks, n], valid during the pass. Only in passes that train,
+  /// and as often as Layer::gathers() says. Throws UserError otherwise. Collective over all ranks.
+  Tensor gather(const Tensor& mine) const;
 
   InnerOutput* inner = nullptr;  // only for Composition, which copies the outputs of the layer that predict_layer() names
 
@@ -74,6 +90,8 @@ struct Pass : BatchSizes {
   std::span<const LayerParameter> parameters;  // of the layer
   std::span<const std::size_t> indices;        // of each of them among the parameters of the model
   Proof* proof = nullptr;                      // only for the library: checks the passes of the first update
+  bool trains = false;                         // training()
+  Gathering* gathering = nullptr;              // only for gather(): the numbers that this pass has gathered
 };
 
 /// Layer::forward() must write all of y, saved and stats.
@@ -83,8 +101,8 @@ struct ForwardPass : Pass {
   Tensor stats;  // [R, sizes().saved_floats]: more such numbers, in fp32
 };
 
-/// Layer::backward() must write all of dx, and add to the gradients. In FullyShardedDataParallel::input_gradients(), there are
-/// none, and `update` is 0.
+/// Layer::backward() must write all of dx and of next(), and add to the gradients. In
+/// FullyShardedDataParallel::input_gradients(), there are none, and `update` is 0.
 struct BackwardPass : Pass {
   Tensor dy;     // [R, outputs()]
   Tensor dx;     // [R, inputs()]; none if the layer takes tokens
@@ -92,8 +110,13 @@ struct BackwardPass : Pass {
   Tensor stats;  // likewise
   /// The fp32 gradient of parameter i, to which backward must add. None if the parameter is not trained.
   Tensor gradient(std::size_t i) const;
+  /// The fp32 memory for what state i moves to: see LayerParameter::Kind. backward() must write all of it. None if the state is
+  /// frozen, and outside of training.
+  Tensor next(std::size_t i) const;
 
-  float* const* gradients = nullptr;  // only for the operations of ops.hpp
+  float* const* gradients = nullptr;     // only for the operations of ops.hpp
+  float* nexts = nullptr;                // only for next(): memory
+  const std::size_t* next_at = nullptr;  // and where the state of each parameter of the model begins
 };
 
 /// A layer. docs/api.md has an example. Its functions are not collective.
@@ -119,14 +142,17 @@ class Layer {
   /// The three numbers above, if they depend on the batch: for example for a matrix with a column for each row of the batch.
   /// Must return the same numbers at each call with the same sizes.
   virtual MemorySizes sizes(const BatchSizes& /*batch*/) const { return {saved(), saved_floats(), scratch()}; }
+  /// How many fp32 numbers each rank gives to Pass::gather(), in all calls of a training forward(), and again of backward(). A
+  /// layer that gathers cannot take tokens.
+  virtual std::size_t gathers() const { return 0; }
   /// works_in() returns true if the passes support `type`, works_on_gpu() if they support GPUs. Passes that use only the
   /// operations of ops.hpp support all types, and GPUs. Loops over Tensor::get() and set() support all types on CPUs; loops
   /// over row() and floats() support fp32 only.
   virtual bool works_in(DType type) const { return type == DType::f32; }
   virtual bool works_on_gpu() const { return false; }
-  /// Returns false if no row of the output depends on a later position of its sequence. If no layer and not the loss looks
-  /// ahead, a pass has only the positions up to the last one of the batch that has a label: T is then smaller than
-  /// FsdpOptions::sequence_length.
+  /// Returns false if no row of the output depends on a later position of its sequence, or on another sequence. If no layer and
+  /// not the loss looks ahead, a pass has only the positions up to the last one of the batch that has a label: T is then
+  /// smaller than FsdpOptions::sequence_length.
   virtual bool looks_ahead() const { return true; }
   /// Throws UserError if the layer does not support batches of B sequences of T positions. Called before training.
   virtual void check_batch(std::size_t /*B*/, std::size_t /*T*/) const {}

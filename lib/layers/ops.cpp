@@ -8,8 +8,10 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/philox.hpp"
+#include "comm/communicator.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/layers.hpp"
+#include "layers/gathering.hpp"
 
 namespace fsdp {
 
@@ -29,6 +31,9 @@ const LayerParameter& parameter_of(const Pass& pass, std::size_t i) {
 
 Tensor gradient_of(const Pass& pass, float* const* gradients, std::size_t i) {
   const LayerParameter& parameter = parameter_of(pass, i);
+  if (parameter.kind == LayerParameter::Kind::state)
+    throw UserError(
+        format("gradient({}) is of '{}', which is a state (it has no gradient); write next({})", i, parameter.name, i));
   return matrix_of(parameter, gradients ? gradients[pass.indices[i]] : nullptr, DType::f32);
 }
 
@@ -36,7 +41,24 @@ Tensor gradient_of(const Pass& pass, float* const* gradients, std::size_t i) {
 
 Tensor Pass::parameter(std::size_t i) const {
   const LayerParameter& parameter = parameter_of(*this, i);
-  return matrix_of(parameter, const_cast<void*>(weights[indices[i]]), type);
+  const bool is_state = parameter.kind == LayerParameter::Kind::state;
+  return matrix_of(parameter, const_cast<void*>(weights[indices[i]]), is_state ? DType::f32 : type);
+}
+
+Tensor Pass::gather(const Tensor& mine) const {
+  if (!trains || !gathering)
+    throw UserError("gather() is called in a pass that does not train (only those of an update gather); test training() first");
+  Gathering& all = *gathering;
+  const std::size_t n = mine.numel();
+  all.done += n;
+  if (all.done > all.declared)
+    throw UserError(format("the pass gathers {} numbers (gathers() returns {}); correct gathers()", all.done, all.declared));
+  float* const to = all.memory + (all.done - n) * ranks;
+  if (all.group)
+    all.group->all_gather(*stream, mine.floats(), to, n, DType::f32);
+  else
+    stream->copy(to, mine.floats(), n * sizeof(float));
+  return {to, ranks, n, n};
 }
 
 Tensor Pass::sequence(const Tensor& tensor, std::size_t b) const {
@@ -48,6 +70,13 @@ Tensor Pass::sequence(const Tensor& tensor, std::size_t b) const {
   return tensor.rows_from(b * T, T);
 }
 Tensor BackwardPass::gradient(std::size_t i) const { return gradient_of(*this, gradients, i); }
+Tensor BackwardPass::next(std::size_t i) const {
+  const LayerParameter& parameter = parameter_of(*this, i);
+  if (parameter.kind != LayerParameter::Kind::state)
+    throw UserError(format("next({}) is of '{}', which is no state; use gradient({})", i, parameter.name, i));
+  const bool moves = trains && gradients && gradients[indices[i]];
+  return matrix_of(parameter, moves ? nexts + next_at[indices[i]] : nullptr, DType::f32);
+}
 Tensor LossPass::gradient(std::size_t i) const { return gradient_of(*this, gradients, i); }
 
 namespace ops {

@@ -20,6 +20,8 @@
 
 namespace fsdp {
 
+class Collectives;
+
 /// The size of one micro-batch on one rank.
 struct BatchShape {
   std::size_t B = 0, T = 0;
@@ -60,6 +62,13 @@ struct RowsOfAllRanks {
   std::size_t rank = 0;
 };
 
+/// For layers that gather numbers of all ranks during their passes: the group that communicates on the stage's stream, and
+/// memory for ModelSizes::gathered_in_layers bytes. Both are null in passes that do not train.
+struct GathersOfLayers {
+  Collectives* group = nullptr;
+  float* memory = nullptr;
+};
+
 /// The arguments of a stage. weights[p] and gradients[p] point to parameter p, contiguous in its stored shape. weights[p] is
 /// valid only for the parameters of the stage, and gradients[p] is null if its gradient is not needed. Weights and activations
 /// have type `type`; gradients of parameters are fp32. `scratch` has ModelSizes::scratch bytes without content; `tables` are
@@ -69,7 +78,7 @@ struct RowsOfAllRanks {
 /// is the memory for the part of a block's saved activations that is cheap to recompute (Recomputation). If it is null, this
 /// part is in `saved`, after the other part. `in_pieces`: `saved` has nothing of the block's MLP, of which only some rows exist
 /// at a time, in scratch; see ModelSizes. `longest`: the T that the memory was sized for, if it is not that of `shape`; 0: it
-/// is.
+/// is. `following`: the number of later micro-batches of the update.
 struct StageContext {
   Stream& stream;
   std::span<const void* const> weights;
@@ -86,6 +95,8 @@ struct StageContext {
   std::size_t longest = 0;
   RowsOfAllRanks all = {};
   InnerOutput* inner = nullptr;  // not null: a forward pass writes it, if it runs that layer
+  GathersOfLayers layers = {};
+  std::size_t following = 0;
 
   BatchShape largest() const { return {shape.B, std::max(shape.T, longest)}; }
 };
@@ -116,12 +127,14 @@ struct ModelSizes {
   std::size_t scratch_in_pieces = 0;
   /// Whether the forward pass of the first stage uses scratch memory, and its backward pass reads parameters. All others do.
   bool first_uses_scratch = false, first_backward_reads = false;
-  std::size_t inputs = 0, targets = 0;  // of a batch, with elements of 4 bytes
-  std::size_t gathered_from = 0;        // the ranks whose rows the loss sees, if it sees more than its own; else 0
-  DType type = DType::f32;              // of activations
-  std::size_t losses = 0, logits = 0;   // losses: of the rows of a batch; logits: of one row
-  std::size_t tables = 0;               // of PositionTables
-  std::vector<std::size_t> cache = {};  // of each block, if the plan decodes
+  std::size_t inputs = 0, targets = 0;    // of a batch, with elements of 4 bytes
+  std::size_t gathered_from = 0;          // the ranks whose rows the loss sees, if it sees more than its own; else 0
+  std::vector<std::size_t> gathers = {};  // fp32 numbers that each pass of a block gathers from each rank; empty: none
+  std::size_t gathered_in_layers = 0;     // for the numbers of all ranks that any block gathers
+  DType type = DType::f32;                // of activations
+  std::size_t losses = 0, logits = 0;     // losses: of the rows of a batch; logits: of one row
+  std::size_t tables = 0;                 // of PositionTables
+  std::vector<std::size_t> cache = {};    // of each block, if the plan decodes
   std::vector<std::vector<std::size_t>> stages =
       {};  // indices of the parameters that each stage reads: first stage, blocks, head
 
@@ -231,6 +244,7 @@ class Model {
   /// Nothing depends on a later column of its sequence: columns after the last target that counts may be left out.
   bool takes_short_rows = false;
   bool sees_all_ranks = false;  // the loss of a row depends on the rows of all ranks
+  bool has_state = false;       // layers have state: Parameter::momentum
   const TransformerConfig* transformer_config =
       nullptr;  // other programs can make this model from it; null: it has user-defined layers
   std::unique_ptr<const InputStage> first;

@@ -46,10 +46,11 @@ const Rule* find_rule(std::string_view name) {
   for (const Optimizer* optimizer : optimizers())
     for (const Rule* rule : optimizer->rules)
       if (rule->name == name) return rule;
-  return nullptr;
+  return name == running_mean_rule().name ? &running_mean_rule() : nullptr;
 }
 
 const Rule& rule_of(const OptimizerOptions& options, const Parameter& parameter) {
+  if (parameter.momentum) return running_mean_rule();
   const Optimizer& optimizer = *options.kind;
   return optimizer.rule_of ? optimizer.rule_of(options, parameter) : *optimizer.rules.front();
 }
@@ -91,6 +92,7 @@ std::vector<std::string> states_of(const OptimizerOptions& options, const std::v
 std::vector<ParameterSettings> settings_of(const OptimizerOptions& options, const std::vector<Parameter>& parameters) {
   std::vector<ParameterSettings> settings(parameters.size());
   const std::vector<bool> without_decay = named_by(options.no_decay, "parameters without decay", parameters);
+  for (std::size_t p = 0; p < parameters.size(); ++p) settings[p].momentum = parameters[p].momentum.value_or(0);
   for (std::size_t p = 0; p < parameters.size(); ++p)
     settings[p].weight_decay = parameters[p].decayed && !without_decay[p] ? options.weight_decay : 0;
   for (const auto& [pattern, scale] : options.learning_rate_scales) {

@@ -79,7 +79,7 @@ struct OptimizerSlice {
   Range range;            // elements of the parameter
   std::size_t offset;     // index of the first element in the rank's part of the unit
   std::size_t tensor;     // index in UnitMemory::tensors
-  double learning_rate_scale = 1, weight_decay = 0;
+  double learning_rate_scale = 1, weight_decay = 0, momentum = 0;
 };
 
 /// Pointers to the memory of a rank's shard of a unit, one for each kind of memory.
@@ -103,6 +103,7 @@ struct OptimizerStep {
   double learning_rate = 0;
   const kernels::GradientNorm* norm = nullptr;  // read by kernels; may be null, as in UpdateTarget
   std::uint64_t of_run = 1;  // like `number`, but counted from the first update of the run; for the noise of parameters
+  int micro_batches = 1;     // of the update
 
   /// The number of the update for this tensor: 1 for the first one after its states were zero. Used for bias corrections.
   double number_of(const UnitTensor& tensor) const { return static_cast<double>(number - tensor.missed); }
@@ -146,6 +147,9 @@ struct Rule {
   /// True if `update` only calls kernels::update_elements() with the results of target_of(), for a rule with states.
   /// Parameters, gradients and states that are all bf16 are then updated in one pass over memory.
   bool by_element = false;
+  /// True for running_mean_rule(): the "gradient" is not one, so norms, clipping, scaling and averages (EMA) leave it out, and
+  /// all its numbers are fp32.
+  bool is_of_state = false;
 };
 
 /// The fields of OptimizerOptions that an optimizer uses.
@@ -182,6 +186,8 @@ void add_optimizer(const Optimizer& optimizer);
 const Rule* find_rule(std::string_view name);
 /// The rule of Adam and AdamW; Muon also uses it, for all parameters except the matrices of blocks.
 const Rule& adam_rule();
+/// The rule of Parameter::momentum, with every optimizer.
+const Rule& running_mean_rule();
 /// Returns the rule that updates a parameter.
 const Rule& rule_of(const OptimizerOptions& options, const Parameter& parameter);
 
@@ -198,6 +204,7 @@ std::vector<std::string> states_of(const OptimizerOptions& options, const std::v
 /// The settings of one parameter.
 struct ParameterSettings {
   double learning_rate_scale = 1, weight_decay = 0;
+  double momentum = 0;  // Parameter::momentum
 };
 /// Throws UserError for a pattern that matches no parameter.
 std::vector<ParameterSettings> settings_of(const OptimizerOptions& options, const std::vector<Parameter>& parameters);

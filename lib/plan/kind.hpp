@@ -126,7 +126,7 @@ struct Kind {
   void (*follow)(GradientStates&, const Operation&) = nullptr;  // the checks that concern gradients; null: none
   Drawing drawing = Drawing::not_at_all;
   char letter = ' ';
-  std::optional<Collective> collective = std::nullopt;
+  std::optional<Collective> collective = std::nullopt;  // of operations with a count; a block's may gather nothing
 };
 
 /// The effect on operand `i` of an operation.
@@ -150,7 +150,7 @@ inline bool needs_content(const Operation& op, Effect effect) {
   return false;
 }
 /// Returns true if ranks communicate in the operation.
-inline bool is_collective(const Operation& op) { return op.kind->collective.has_value(); }
+inline bool is_collective(const Operation& op) { return op.kind->collective.has_value() && op.count > 0; }
 /// The places that an operation reads, and those that it writes. A place can be both.
 std::vector<Location> reads_of(const Operation& op);
 std::vector<Location> writes_of(const Operation& op);

@@ -10,7 +10,7 @@ namespace fsdp {
 
 Layout::Layout(const std::vector<Parameter>& parameters, const std::vector<UnitSpec>& units, int shards, UnitTypes types,
                std::vector<std::string> stage_names)
-    : shards_(shards), stage_names_(std::move(stage_names)) {
+    : shards_(shards), types_(types), stage_names_(std::move(stage_names)) {
   expect(shards >= 1, "a layout needs at least one shard");
   expect(types.master == DType::f32 || (types.master == DType::bf16 && types.parameter == DType::bf16),
          "masters are fp32, or the bf16 parameters themselves");
@@ -22,7 +22,7 @@ Layout::Layout(const std::vector<Parameter>& parameters, const std::vector<UnitS
   std::vector<int> seen(parameters.size());
   for (const UnitSpec& spec : units) {
     Unit& unit = units_.emplace_back(Unit{spec, {}, 0, 0, {}, spec.sharded ? shards : 1, types});
-    if (unit.quantized) unit.types = {};                            // words of 4 bytes
+    if (unit.quantized || unit.rule->is_of_state) unit.types = {};  // words of 4 bytes; fp32
     if (!unit.trainable) unit.types.master = unit.types.parameter;  // no optimizer needs more digits
     std::size_t end = 0;
     for (const std::size_t p : unit.parameters) {
@@ -111,7 +111,7 @@ UnitParts parts_of_unit(const Layout& layout, std::size_t unit_index, int shard,
   for (const Slice& slice : layout.slices(unit_index, shard)) {
     const ParameterSettings& how = settings[slice.parameter];
     parts.slices.push_back({slice.parameter, slice.range, slice.shard_offset, position[slice.parameter],
-                            how.learning_rate_scale, how.weight_decay});
+                            how.learning_rate_scale, how.weight_decay, how.momentum});
   }
   return parts;
 }

@@ -76,11 +76,14 @@ class Layout {
   std::vector<std::size_t> units_of_parameters() const;
   const Shape& shape(std::size_t parameter) const { return shapes_.at(parameter); }
   const std::vector<std::string>& stage_names() const { return stage_names_; }
+  /// The types of the model. Units of quantized matrices, and of state of layers, have others.
+  const UnitTypes& types() const { return types_; }
 
  private:
   std::vector<Shape> shapes_;  // of each parameter
   std::vector<std::size_t> numels_;
   int shards_;
+  UnitTypes types_;
   std::vector<Unit> units_;
   std::vector<std::string> stage_names_;
 };

@@ -79,7 +79,8 @@ enum class OperandName : std::uint8_t {
   all_outputs,  // of all ranks, for a loss that sees them
   all_targets,  // likewise
   all_dx,       // the gradient of all_outputs, from this rank's rows
-  gathered_dx   // this rank's part of the sum of all_dx over the ranks
+  gathered_dx,  // this rank's part of the sum of all_dx over the ranks
+  in_layers     // what a pass of a layer gathers
 };
 
 /// The purpose of a buffer. The memory plan that programs print has a line for each role.
@@ -313,6 +314,7 @@ struct Plan {
   BufferId scratch = -1, inputs = -1, targets = -1, tables = -1, sums = -1;
   // For a loss that sees the rows of all ranks; else -1.
   BufferId all_outputs = -1, all_targets = -1, all_dx = -1, gathered_dx = -1;
+  BufferId in_layers = -1;         // for what layers gather during their passes; -1: nothing
   BufferId positions = -1;         // of each token in its document, if a batch has documents; else -1
   kernels::CacheShape cache = {};  // the shape of `caches`; empty if the plan does not decode
   std::vector<BufferId> caches;

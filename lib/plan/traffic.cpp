@@ -82,6 +82,7 @@ std::optional<CollectiveUse> collective_of(const Operation& op) {
 }
 
 Collectives& group_of(const Operation& op, const Mesh& mesh) {
+  if (op.stream == StreamId::compute) return mesh.data_of_layers();
   return op.stream == StreamId::gather ? mesh.data_of_gathers() : mesh.data_along(op.group);
 }
 

@@ -213,9 +213,12 @@ std::vector<UnitSpec> wrap_parameters(const std::vector<Parameter>& parameters, 
         std::vector<UnitSpec> by_rule;
         for (const std::size_t p : parameters_of[name]) {
           const bool quantized = parameters[p].quantized.has_value();
-          const bool trains = !frozen[p] && !quantized && (parameters[p].is_adapter || !has_adapters);
+          const bool trains =
+              !frozen[p] && !quantized && !parameters[p].is_constant && (parameters[p].is_adapter || !has_adapters);
           if (trains != trainable || ignored[p] == sharded) continue;
-          const Rule& rule = trainable && patterns.rule_of ? patterns.rule_of(parameters[p]) : adam_rule();
+          const Rule& rule = parameters[p].momentum          ? running_mean_rule()
+                             : trainable && patterns.rule_of ? patterns.rule_of(parameters[p])
+                                                             : adam_rule();
           auto unit = std::find_if(by_rule.begin(), by_rule.end(),
                                    [&](const UnitSpec& one) { return one.rule == &rule && one.quantized == quantized; });
           if (unit == by_rule.end())
@@ -238,7 +241,7 @@ std::vector<UnitSpec> wrap_parameters(const std::vector<Parameter>& parameters, 
   std::set<std::string> added = {""};
   for (const std::string& name : unit_of)
     if (added.insert(name).second) add_unit(name);
-  if (std::none_of(units.begin(), units.end(), [](const UnitSpec& unit) { return unit.trainable; }))
+  if (std::none_of(units.begin(), units.end(), [](const UnitSpec& unit) { return unit.is_averaged(); }))
     throw UserError(
         "every parameter is frozen (there is nothing to train); narrow `frozen parameters` or widen `trained parameters`");
   return units;

@@ -43,8 +43,8 @@ struct ParameterPatterns {
 };
 
 /// A set of parameters that is gathered, released and reduced together. All of them are trained or none, all are sharded or
-/// none, all are quantized or none, and one optimizer rule updates them. If a unit of the policy has parameters of several such
-/// kinds, it becomes several UnitSpecs, which are gathered and released together.
+/// none, all are quantized or none, all are state of layers or none, and one optimizer rule updates them. If a unit of the
+/// policy has parameters of several such kinds, it becomes several UnitSpecs, which are gathered and released together.
 struct UnitSpec {
   /// "root", "embedding", "block 3", "blocks 0-3", "transformer.h.0.mlp"; of a user's layers "stem", "stem to blocks.2". ",
   /// frozen", ", ignored", ", quantized" or ", by adam" may follow.
@@ -56,6 +56,8 @@ struct UnitSpec {
   bool saved = true;                // false: a part of a base model, which checkpoints of its adapters leave out
   bool quantized = false;           // has only quantized matrices, or none
 
+  /// Returns true if an average (EMA) of the parameters is kept, if there is one.
+  bool is_averaged() const { return trainable && !rule->is_of_state; }
   bool operator==(const UnitSpec&) const = default;
 };
 

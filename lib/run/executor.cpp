@@ -25,7 +25,7 @@ Executor::Executor(const Model& model, const Layout& layout, const Plan& plan, B
              .largest = shape,
              .evaluated = {evaluated_sequences > 0 ? evaluated_sequences : shape.B, shape.T},
              .optimizer = optimizer,
-             .sizes = model.sizes(shape, layout.units().front().types.parameter, plan.cache),
+             .sizes = model.sizes(shape, layout.types().parameter, plan.cache),
              .mesh = &mesh,
              .shard = static_cast<std::size_t>(mesh.shard().rank()),
              .storages = {},
@@ -557,7 +557,8 @@ void Executor::stop_all_streams() noexcept {
   if (std::none_of(streams().begin(), streams().end(), [](const auto& s) { return s->is_asynchronous(); })) return;
   for (const auto& s : streams()) s->cancel();
   for (const GroupAxis axis : group_axes) facts_.mesh->along(axis).abort();
-  if (facts_.mesh->gather) facts_.mesh->gather->abort();
+  for (const auto& group : {&facts_.mesh->gather, &facts_.mesh->layers})
+    if (*group) (*group)->abort();
 }
 
 /// Submits operations to their streams, in the order of the list. If that fails for an operation, the list ends.

@@ -65,6 +65,7 @@ void HostStates::move_to(ShardedModel& model, Communicator& world) const {
     for (std::size_t u = 0; u < to.units.size(); ++u) {
       expect(!model.layout().units()[u].quantized, "a model with quantized matrices is not moved");
       if (!model.layout().units()[u].trainable && to.name != parameters_state) continue;
+      if (!model.layout().units()[u].is_averaged() && to.name == average_state) continue;
       for (const std::size_t p : model.layout().units()[u].parameters) {
         const State* const from = same && has(*same, p) ? same : to.name == average_state ? find(parameters_state) : nullptr;
         if (!from) continue;

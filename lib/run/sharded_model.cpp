@@ -52,10 +52,10 @@ Mesh make_mesh_for(const Placement& placement, int group_size, Communicator& wor
 void use_collectives_once(const Plan& plan, const Mesh& mesh, Device& device) {
   const auto ranks_of = [&](const Operation& op) { return static_cast<std::size_t>(mesh.along(op.group).size()); };
   const auto bytes_of = [&](const Operation& op) { return collective_of(op)->buffer_bytes(ranks_of(op)); };
-  // By group, whether its communicator is that for gathers, and kind; the order is the same on all ranks.
-  std::map<std::tuple<GroupAxis, bool, Collective>, const Operation*> largest;
+  // By group, stream (on which its communicator depends) and kind; the order is the same on all ranks.
+  std::map<std::tuple<GroupAxis, StreamId, Collective>, const Operation*> largest;
   for (const Operation* const op : collectives_of_plan(plan)) {
-    const Operation*& kept = largest[{op->group, op->stream == StreamId::gather, *op->kind->collective}];
+    const Operation*& kept = largest[{op->group, op->stream, *op->kind->collective}];
     if (!kept || bytes_of(*op) > bytes_of(*kept)) kept = op;
   }
   const auto stream = device.make_stream(StreamUse::communication);
@@ -126,7 +126,7 @@ Executor& ShardedModel::allocate(Device& device, ExecutorOptions options, const 
     if (transformer_) prepare(options_.batch, !plan().update.empty());
     if (transformer_ && options_.evaluated().B != options_.batch.B) prepare(options_.evaluated(), false);
   });
-  mesh_.use_device(device, comm, largest_sums(plan(), mesh_.shape));
+  mesh_.use_device(device, comm, largest_sums(plan(), mesh_.shape), plan().in_layers >= 0);
   if (mesh_.device_groups) use_collectives_once(plan(), mesh_, device);
   agree(world_, [&] {  // before the collective allocations
     std::size_t bytes = model_->device().gemm_bytes;

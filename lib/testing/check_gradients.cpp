@@ -61,6 +61,7 @@ class PoisonedLayer final : public Layer {
   std::size_t scratch() const override { return layer_.scratch(); }
   MemorySizes sizes(const BatchSizes& batch) const override { return layer_.sizes(batch); }
   void check_batch(std::size_t B, std::size_t T) const override { layer_.check_batch(B, T); }
+  std::size_t gathers() const override { return layer_.gathers(); }
   bool works_in(DType type) const override { return layer_.works_in(type); }
   void forward(const ForwardPass& pass) const override {
     for (const Tensor& tensor : {pass.y, pass.saved, pass.stats, pass.scratch}) poison(tensor);
@@ -134,8 +135,9 @@ class Trial {
       parameters.push_back(normal_numbers(n, static_cast<std::uint32_t>(parameters.size()) + 1,
                                           is_constant ? parameter.init.value : 0,
                                           is_constant ? 0.3f : std::max(parameter.init.value, 0.3f)));
-      rounded_.emplace_back(n * size_of(type)), gradients_.emplace_back(n);
+      rounded_.emplace_back(n * size_of(type_of(parameter))), gradients_.emplace_back(n);
     }
+    gathered_.resize(sizes.gathered_in_layers / sizeof(float));
     std::size_t widest = 0;
     for (const auto& x : x_) widest = std::max(widest, x.size());
     dx_.resize(widest);
@@ -167,7 +169,7 @@ class Trial {
   Results run(const std::vector<bool>& frozen = {}, int times = 1, float scale = 1) {
     d_weights_.clear();
     for (std::size_t p = 0; p < gradients_.size(); ++p)
-      d_weights_.push_back(!frozen.empty() && frozen[p] ? nullptr : gradients_[p].data());
+      d_weights_.push_back(!is_trained(p) || (!frozen.empty() && frozen[p]) ? nullptr : gradients_[p].data());
     for (int time = 0; time < times; ++time) {
       value();
       const kernels::Write write = time == 0 ? kernels::Write::overwrite : kernels::Write::add;
@@ -185,6 +187,12 @@ class Trial {
     return results;
   }
 
+  /// Returns false for constants and state.
+  bool is_trained(std::size_t p) const {
+    const Parameter& parameter = chain_.parameters()[p];
+    return !parameter.is_constant && !parameter.momentum;
+  }
+
   std::vector<float> inputs, targets;  // tokens and labels are stored as integers in this memory
   std::vector<std::vector<float>> parameters;
 
@@ -197,8 +205,10 @@ class Trial {
             .tables = nullptr,
             .shape = shape_,
             .dropout = {.seed = seed_, .update = 1},
-            .type = type_};
+            .type = type_,
+            .layers = {.memory = gathered_.data()}};
   }
+  DType type_of(const Parameter& parameter) const { return parameter.momentum ? DType::f32 : type_; }
   bool is_layer() const { return !chain_.blocks.empty() || chain_.row_sizes.tokens; }
   const std::int32_t* tokens() const { return reinterpret_cast<const std::int32_t*>(inputs.data()); }
   const std::int32_t* labels() const { return reinterpret_cast<const std::int32_t*>(targets.data()); }
@@ -213,7 +223,7 @@ class Trial {
   void forward() {
     weights_.clear();
     for (std::size_t p = 0; p < parameters.size(); ++p) {
-      with_element(type_, [&]<class E>() {
+      with_element(type_of(chain_.parameters()[p]), [&]<class E>() {
         auto* const to = reinterpret_cast<E*>(rounded_[p].data());
         for (std::size_t i = 0; i < parameters[p].size(); ++i) to[i] = E(parameters[p][i]);
       });
@@ -231,7 +241,7 @@ class Trial {
   const std::shared_ptr<Stream> stream_ = make_host_stream();
   std::vector<std::vector<std::byte>> x_, rounded_;
   std::vector<std::byte> dx_;
-  std::vector<float> scratch_, losses_;
+  std::vector<float> scratch_, losses_, gathered_;
   std::vector<std::vector<float>> saved_, gradients_;
   std::vector<const void*> weights_;
   std::vector<float*> d_weights_;
@@ -361,7 +371,8 @@ class Check {
   void differences() {
     if (!chain_.row_sizes.tokens) differences_of("x", trial_.inputs, first_.dx, dx_columns());
     for (std::size_t p = 0; p < trial_.parameters.size(); ++p)
-      differences_of(parameter(p).name, trial_.parameters[p], first_.gradients[p], parameter(p).shape.back());
+      if (trial_.is_trained(p))
+        differences_of(parameter(p).name, trial_.parameters[p], first_.gradients[p], parameter(p).shape.back());
   }
 
   /// The differences of the weighted sum with respect to one element: left, right, and central.

@@ -48,6 +48,7 @@ Sequential model_of_many_layers() {
   model.add("embedding", embedding(vocabulary, width)).add("positions", position_embedding(length, width));
   model.add("mlp", residual(mlp)).add("activations", residual(activations)).add("dropout", dropout(width, 0.2));
   model.add("sums", parallel({{"softmax", softmax(width)}, {"log_softmax", log_softmax(width)}, {"sigmoid", sigmoid(width)}}));
+  model.add("norm", batch_norm(width));
   std::vector<float> weight(vocabulary, 1);
   weight[3] = 2.5f;
   return model.add("head", linear(width, vocabulary))

@@ -128,6 +128,17 @@ void compare_width(std::size_t C, std::size_t lead) {
     E* const in = input(x);
     return k::RmsNormBackward<E>{in, x, in + n, in + 2 * n, x + 6 * C, in + 3 * n, R, C, 3, true};
   });
+  check_width("batch norm", R, [=](float* x, std::int32_t*) {
+    E* const in = input(x);
+    return k::BatchNormForward<E>{in + n, in, x + 6 * C, in + 3 * n, in + 3 * n + C, C};
+  });
+  check_width("batch norm sums", 3, [=](float* x, std::int32_t*) {
+    E* const in = input(x);
+    return k::BatchNormSums<E>{x, in + n, in, x + 6 * C, R, C, 3};
+  });
+  check_width("centered squares", 3, [=](float* x, std::int32_t*) {
+    return k::CenteredSquares<E>{x, input(x), x + 6 * C, R, C, 3};
+  });
   check_width("bias", R, [=](float* x, std::int32_t*) { return k::AddBias<E>{input(x), input(x) + 3 * n, C}; });
   check_width("residual", R, [=](float* x, std::int32_t*) {
     E* const in = input(x);
@@ -296,6 +307,13 @@ int main() {
     const F before = x + n + 3 * 200, stats = before + 3 * R * 200;
     return k::HeadNormBackward<float>{x, x + n, before, stats, stats + 3 * R, R, 3, 200, C, 3};
   });
+  compare("batch norm backward", 3 * n + 9 * C, R, rounding, [](F x, I) {
+    return k::BatchNormBackward<float>{x, x + n, x + 2 * n, x + 3 * n, x + 3 * n + 2 * C, x + 3 * n + 8 * C, C, 3, 0.125f};
+  });
+  compare(
+      "join moments", 10 * C, 3, rounding,
+      [](F x, I) { return k::JoinMoments{x, x + 2 * C, x + 3 * C, x + 4 * C, 3, 5, C, 256, 1e-5f}; },
+      [](float* x) { std::fill_n(x + 4 * C, 6 * C, 0.75f); });
   compare("column sum", 3 * C + n, 3, rounding, [](F x, I) { return k::ColumnSum<float>{x, x + 3 * C, R, C, C, 3}; });
   // Every other row of these is aligned to 16 bytes, so that its elements are assigned to other lanes.
   constexpr std::size_t even = 614;
@@ -348,6 +366,7 @@ int main() {
   compare("swiglu", 3 * n, blocks, rounding, [](F x, I) { return k::SwigluForward<float>{x, x + n, x + 2 * n, n}; });
   compare("swiglu backward", 5 * n, blocks, rounding,
           [](F x, I) { return k::SwigluBackward<float>{x, x + n, x + 2 * n, x + 3 * n, x + 4 * n, n}; });
+  compare("add scaled", 2 * n, blocks, rounding, [](F x, I) { return k::AddScaled{x, x + n, n - 3, 0.3f}; });
   compare("clip values", n, blocks, 0, [](F x, I) { return k::ClipValues{x, n - 3, 0.25f}; });
   compare("fill", n, blocks, 0, [](F x, I) { return k::Fill<float>{x, n - 3, 1.5f}; });
   for (const bool add : {false, true}) {

@@ -313,7 +313,7 @@ BOOST_AUTO_TEST_CASE(rows_of_all_ranks_are_gathered_for_the_loss) {
     }
     return "sound";
   };
-  check_complaint(said([](Plan&) {}), "sound");
+  BOOST_TEST(said([](Plan&) {}) == "sound");
   for (const int micro_batch : {0, 1}) {
     check_complaint(said([&](Plan& p) { forget(p, gather_outputs, micro_batch); }), "but needs the outputs of all ranks");
     check_complaint(said([&](Plan& p) { forget(p, gather_targets, micro_batch); }), "but needs the targets of all ranks");
@@ -331,6 +331,70 @@ BOOST_AUTO_TEST_CASE(rows_of_all_ranks_are_gathered_for_the_loss) {
                     next.stream = StreamId::reduce;
                   }),
                   "but needs");
+}
+
+// A unit of state has no part in the norm, in clipping and in the average of the parameters, and its layer's passes gather in
+// updates only.
+BOOST_AUTO_TEST_CASE(state_of_layers_and_what_layers_gather) {
+  using namespace kinds;
+  const auto model = std::make_shared<const Transformer>(tiny(2));
+  std::vector<Parameter> parameters = model->parameters();
+  const auto state = std::ranges::find_if(parameters, [](const Parameter& one) { return one.name.ends_with("h.1.ln_1.bias"); });
+  state->momentum = 0.1f;
+  const auto u_of_state = [&](const Layout& layout) {
+    return layout.units_of_parameters()[static_cast<std::size_t>(state - parameters.begin())];
+  };
+  for (const char* const strategy : {"full", "grad-op", "optim"}) {
+    const Placement& placement = find_placement(strategy);
+    const Layout layout(parameters, wrap_parameters(parameters, {}), 2, {.parameter = DType::bf16, .gradient = DType::bf16});
+    const std::size_t u = u_of_state(layout);
+    BOOST_TEST((layout.units()[u].types == UnitTypes()));
+    BOOST_TEST(layout.units()[u].parameters.size() == 1u);
+    ModelSizes sizes = model->sizes({2, 8}, DType::bf16);
+    sizes.gathers = {0, 6}, sizes.gathered_in_layers = 48;
+    const PlanOptions options = {.micro_batches = 2, .checkpoint_activations = true, .average_weights = true};
+    const auto said = [&](const std::function<void(Plan&)>& worsen) -> std::string {
+      Plan plan = build_plan(layout, placement, sizes, options);
+      worsen(plan);
+      try {
+        check_plan(plan, layout, placement, sizes, 2);
+      } catch (const InternalError& error) {
+        return error.what();
+      }
+      return "sound";
+    };
+    BOOST_TEST(said([](Plan&) {}) == "sound");
+    const Plan plan = build_plan(layout, placement, sizes, options);
+    std::size_t gathers = 0;
+    for (const auto* list : lists_of(plan))
+      for (const Operation& op : *list) {
+        if (op.unit == static_cast<int>(u)) BOOST_TEST((op.kind != &add_squares && op.kind != &average));
+        if (op.find(OperandName::in_layers)) {
+          BOOST_TEST((op.block == 1 && op.count == 6 && op.group == GroupAxis::world && list == &plan.update));
+          ++gathers;
+        }
+      }
+    BOOST_TEST(gathers == 4u);  // the last block is not recomputed
+    check_complaint(said([](Plan& p) {
+                      Operation& op = *std::ranges::find_if(p.update, [](const Operation& one) { return one.count == 6; });
+                      std::erase_if(op.operands, [](const Operand& one) { return one.name == OperandName::in_layers; });
+                    }),
+                    "does not have memory for what its layer gathers");
+    check_complaint(
+        said([](Plan& p) { std::ranges::find_if(p.update, [](const Operation& one) { return one.count == 6; })->count = 3; }),
+        "works on 3 elements instead of 6");
+    check_complaint(said([&](Plan& p) {
+                      for (Operation& op : p.update)
+                        if (op.unit == static_cast<int>(u) && op.kind == &optimizer) op.kind = &average;
+                    }),
+                    "the plan is not sound");
+    check_complaint(said([&](Plan& p) {  // the last micro-batch is not added
+                      for (Operation& op : p.update)
+                        if (op.unit == static_cast<int>(u) && op.kind == &reduce_scatter_gradient && op.micro_batch == 1)
+                          forget(op);
+                    }),
+                    strategy == std::string("full") ? "lacks micro-batch" : "the plan is not sound");
+  }
 }
 
 // Backward reaches all blocks, also those before the first trained one, and contributes to no gradient.

@@ -70,6 +70,8 @@
   X(FactoredUpdate)                         \
   X(ColumnFinish)                           \
   X(Add)                                    \
+  X(AddScaled)                              \
+  X(JoinMoments)                            \
   X(ClipValues)                             \
   X(CopyPieces)                             \
   X(NormalFill)                             \
@@ -105,9 +107,13 @@
   X(ActivationBackward<SiluActivation, E>) \
   X(ActivationBackward<TanhActivation, E>) \
   X(AddPositions<E>)                       \
+  X(BatchNormBackward<E>)                  \
+  X(BatchNormForward<E>)                   \
+  X(BatchNormSums<E>)                      \
   X(BiasActivation<SiluActivation, E>)     \
   X(BiasActivation<TanhActivation, E>)     \
   X(BinaryCrossEntropy<E>)                 \
+  X(CenteredSquares<E>)                    \
   X(ErrorLoss<AbsoluteError, E>)           \
   X(ErrorLoss<HuberError, E>)              \
   X(ErrorLoss<SquaredError, E>)            \

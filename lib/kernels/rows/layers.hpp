@@ -8,6 +8,130 @@
 
 namespace fsdp::kernels {
 
+/// Partition p: stores the sum over its rows of (x - mean)^2 in scratch[p][C]. The mean of a column is total / R.
+template <class E>
+struct CenteredSquares {
+  float* scratch;
+  const E* x;
+  const float* total;
+  std::size_t R, C, partitions;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t p) const {
+    const float* t = total;
+    const float inverse = 1.0f / static_cast<float>(R);
+    auto squares = lanes.template column_sums<E, 1>(C, scratch + p * C);
+    for (std::size_t r = p * R / partitions; r < (p + 1) * R / partitions; ++r) {
+      squares.each(
+          [=](float& sum, float x_c, float total_c) FSDP_LANE {
+            const float d = x_c - total_c * inverse;
+            sum += d * d;
+          },
+          x + r * C, t);
+      lanes.sync();
+    }
+    squares.store();
+  }
+};
+
+/// A "row" is a block of columns. moments[ranks,2,C] are the total and the centered squares of R rows each. They are joined in
+/// the order of the ranks (Chan et al. 1979, "Updating formulae and a pairwise algorithm for computing sample variances").
+struct JoinMoments {
+  float *stats, *mean, *variance;  // stats[2,C]; mean[C] and variance[C] may be null
+  const float* moments;
+  std::size_t ranks, R, C, block;
+  float eps;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
+    const JoinMoments m = *this;
+    const std::size_t begin = b * block, n = C - begin < block ? C - begin : block;
+    const float per_rank = 1.0f / static_cast<float>(R), all = static_cast<float>(ranks * R);
+    lanes.each(n, [=](std::size_t i) FSDP_LANE {
+      const std::size_t c = begin + i, step = 2 * m.C;
+      float total = 0;
+      for (std::size_t k = 0; k < m.ranks; ++k) total += m.moments[k * step + c];
+      const float joined = total / all;
+      float squares = 0;
+      for (std::size_t k = 0; k < m.ranks; ++k) {
+        const float away = m.moments[k * step + c] * per_rank - joined;
+        squares += m.moments[k * step + m.C + c] + static_cast<float>(m.R) * away * away;
+      }
+      m.stats[c] = joined;
+      m.stats[m.C + c] = 1.0f / square_root(squares / all + m.eps);
+      if (m.mean) m.mean[c] = joined;
+      if (m.variance) m.variance[c] = squares / (all - 1.0f);
+    });
+  }
+};
+
+template <class E>
+struct BatchNormForward {
+  E* y;
+  const E* x;
+  const float* stats;
+  const E *gain, *bias;
+  std::size_t C;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
+    lanes.each(
+        C,
+        [](E& y_c, float x_c, float mean_c, float rstd_c, float g_c, float b_c)
+            FSDP_LANE { y_c = E((x_c - mean_c) * rstd_c * g_c + b_c); },
+        writes(y + r * C), x + r * C, stats, stats + C, gain, bias);
+  }
+};
+
+/// Partition p: stores the sums over its rows of dy and of dy * xhat in scratch[p][2][C]. xhat is the normalized x.
+template <class E>
+struct BatchNormSums {
+  float* scratch;
+  const E *dy, *x;
+  const float* stats;
+  std::size_t R, C, partitions;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t p) const {
+    const float *mean = stats, *rstd = stats + C;
+    auto sums = lanes.template column_sums<E, 2>(C, scratch + 2 * p * C);
+    for (std::size_t r = p * R / partitions; r < (p + 1) * R / partitions; ++r) {
+      sums.each(
+          [](float& sum, float& hat_sum, float d_c, float x_c, float mean_c, float rstd_c) FSDP_LANE {
+            sum += d_c;
+            hat_sum += d_c * ((x_c - mean_c) * rstd_c);
+          },
+          dy + r * C, x + r * C, mean, rstd);
+      lanes.sync();
+    }
+    sums.store();
+  }
+};
+
+/// sums[ranks,2,C] are those of BatchNormSums of each rank; none if the statistics do not depend on x.
+template <class E>
+struct BatchNormBackward {
+  E* dx;
+  const E *dy, *x;
+  const float *stats, *sums;
+  const E* gain;
+  std::size_t C, ranks;
+  float inverse_count;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
+    const BatchNormBackward m = *this;
+    const std::size_t row = r * C;
+    lanes.each(C, [=](std::size_t c) FSDP_LANE {
+      float sum = 0, hat_sum = 0;
+      for (std::size_t k = 0; k < m.ranks; ++k) sum += m.sums[2 * k * m.C + c], hat_sum += m.sums[(2 * k + 1) * m.C + c];
+      const float rstd = m.stats[m.C + c], hat = (static_cast<float>(m.x[row + c]) - m.stats[c]) * rstd;
+      const float d = static_cast<float>(m.dy[row + c]) - (sum + hat * hat_sum) * m.inverse_count;
+      m.dx[row + c] = E(static_cast<float>(m.gain[c]) * rstd * d);
+    });
+  }
+};
+
 struct SiluActivation {
   FSDP_INLINE static float value(float x) { return x * sigmoid(x); }
   FSDP_INLINE static float backward(float d, float x) {

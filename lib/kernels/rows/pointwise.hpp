@@ -261,6 +261,21 @@ struct Add {
   }
 };
 
+/// to += factor * from.
+struct AddScaled {
+  float* to;
+  const float* from;
+  std::size_t n;
+  float factor;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t b) const {
+    const float by = factor;
+    each_of_block(
+        lanes, b, n, [=](float& to_i, float from_i) FSDP_LANE { to_i += by * from_i; }, to, from);
+  }
+};
+
 /// Limits each element to [-most, most].
 struct ClipValues {
   float* x;

@@ -253,7 +253,7 @@ class Builder {
           waiting_sums[i][u] = at(plan_.waiting_sums, u)[i].buffer;
       auto buffer = at(plan_.optimizer_state, u).begin();
       for (const StateInfo& state : units_.unit(u).rule->states) states[std::string(state.name)][u] = *buffer++;
-      if (!plan_.averages.empty()) states[average_state][u] = at(plan_.averages, u);
+      if (!plan_.averages.empty() && units_.is_averaged(u)) states[average_state][u] = at(plan_.averages, u);
     }
     offload(in_parameters, "parameters", options_.parameter_slots, parameters);
     offload(in_gradients, "gradient", options_.gradient_slots, gradients);
@@ -356,7 +356,7 @@ class Builder {
     }
     for (int u = 0; u < units_.count() && options_.average_weights; ++u)
       plan_.averages.push_back(
-          units_.trained(u) ? add_for_unit(u, average_state, BufferRole::optimizer_state, units_.shard_bytes(u)) : -1);
+          units_.is_averaged(u) ? add_for_unit(u, average_state, BufferRole::optimizer_state, units_.shard_bytes(u)) : -1);
   }
 
   void add_batch() {
@@ -435,6 +435,8 @@ class Builder {
           "all outputs", sizes_.gathered_from * larger([](const ModelSizes& sizes) { return sizes.activations.back(); }));
       for (const BufferId id : {x_.back(), x(blocks_ % 2), plan_.all_outputs}) share_no_memory(id);
     }
+    if (sizes_.gathered_in_layers > 0)
+      plan_.in_layers = add_buffer(plan_, "gathered in layers", BufferRole::activations, sizes_.gathered_in_layers);
     if (!recomputes_cheap()) return;
     plan_.cheap = add_activation("cheap", larger([&](const ModelSizes& sizes) {
                                    std::size_t most = 0;
@@ -566,6 +568,15 @@ class Builder {
             .pass = pass};
   }
 
+  /// If the layer of a block gathers during the passes of an update, this operation is a collective, too.
+  Visit gathering(Visit visit) const {
+    const std::size_t count = sizes_.gathers.empty() ? 0 : at(sizes_.gathers, visit.op.block);
+    if (count == 0) return visit;
+    visit.op.count = count, visit.op.group = GroupAxis::world;
+    visit.op.operands.push_back({in_layers, plan_.in_layers});
+    return visit;
+  }
+
   /// A collective over the rows of all ranks. It runs on the stream of reductions, whose groups have all ranks.
   Visit exchange(const Kind& kind, Pass pass, std::size_t count, DType type, std::vector<Operand> own = {}) const {
     Visit exchange = visit(kind, head_stage(), pass, std::move(own));
@@ -614,28 +625,33 @@ class Builder {
 
   /// The visits of a micro-batch to the head, and back to block `last`. `pass` is that of these two kinds.
   std::vector<Visit> forward_and_backward(const Kind& head, const Kind& backward, Pass pass, int last) const {
+    const auto in_update = [&](Visit one) { return pass == Pass::backward ? gathering(std::move(one)) : one; };
     std::vector<Visit> visits = {embedding_forward(x(0))};
-    for (int b = 0; b < blocks_; ++b) visits.push_back(block_forward(b, x(b), x(b + 1), saved(b)));
+    for (int b = 0; b < blocks_; ++b) visits.push_back(in_update(block_forward(b, x(b), x(b + 1), saved(b))));
     add_gathers_of_outputs(visits, x(blocks_), sizes_);
     visits.push_back(visit(head, head_stage(), pass, {{OperandName::x, x(blocks_)}}));
     if (gathers_outputs() && (pass != Pass::backward || trains_below_head()))
       visits.push_back(exchange(kinds::scatter_outputs, Pass::again, sizes_.outputs(), DType::f32));
     for (int b = blocks_ - 1; b >= last; --b) {
-      if (recomputed(b) && (b + 1) % segment() == 0) add_recomputation(visits, b + 1 - segment(), b);
+      if (recomputed(b) && (b + 1) % segment() == 0)
+        for (Visit& one : recomputation(b + 1 - segment(), b)) visits.push_back(in_update(std::move(one)));
       if (recomputes_cheap() && b + 1 < blocks_)  // forward has computed the last block's activations in `cheap` last
         visits.push_back(
             visit(kinds::recompute_cheap, b + 1, Pass::again, {{OperandName::x, x(b)}, {OperandName::saved, saved(b)}}));
-      visits.push_back(visit(backward, b + 1, pass, {{OperandName::x, x_in_backward(b)}, {OperandName::saved, saved(b)}}));
+      visits.push_back(
+          in_update(visit(backward, b + 1, pass, {{OperandName::x, x_in_backward(b)}, {OperandName::saved, saved(b)}})));
     }
     return visits;
   }
 
-  /// Adds the recomputation of a segment's forward passes. The last output is not needed.
-  void add_recomputation(std::vector<Visit>& visits, int first, int last) const {
+  /// The recomputation of a segment's forward passes. The last output is not needed.
+  std::vector<Visit> recomputation(int first, int last) const {
+    std::vector<Visit> visits;
     for (int b = first; b <= last; ++b)
       visits.push_back(visit(
           kinds::recompute, b + 1, Pass::again,
           {{OperandName::x, x_in_backward(b)}, {OperandName::saved, saved(b)}, {x_out, b < last ? x_in_backward(b + 1) : -1}}));
+    return visits;
   }
 
   std::vector<Visit> evaluation_visits() const {
@@ -805,7 +821,8 @@ class Builder {
     }
     if (tree && !scattered) emit_sum(list, u, whole, partial_sum(u, i), add);
     if (tree) join_sums(list, u, i, last ? 1 : std::popcount(m + 1));
-    if (last && !narrow) emit(list, kinds::add_squares, u, {{gradient, at(plan_.wide_gradients, u)}, {sums, plan_.sums}});
+    if (last && !narrow && !units_.is_of_state(u))
+      emit(list, kinds::add_squares, u, {{gradient, at(plan_.wide_gradients, u)}, {sums, plan_.sums}});
   }
 
   /// The place of a partial sum of a unit's gradient in fp32. Number 0 is the total in the end; only a tree has others.

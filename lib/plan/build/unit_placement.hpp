@@ -28,6 +28,9 @@ class UnitPlacement {
   const Layout& layout() const { return layout_; }
 
   bool trained(int u) const { return options_.training && unit(u).trainable; }
+  /// Return true if the unit is state of layers, and if the options' average of parameters has it.
+  bool is_of_state(int u) const { return unit(u).rule->is_of_state; }
+  bool is_averaged(int u) const { return options_.training && unit(u).is_averaged(); }
   /// Returns true if the unit has an fp32 copy besides the parameters used for computation.
   bool rounded(int u) const { return unit(u).types.parameter != unit(u).types.master; }
   /// Return true if the unit is trained and its master parameters, or its gradient, are stored in bf16. Operations

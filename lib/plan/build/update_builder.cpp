@@ -70,7 +70,7 @@ void UpdateBuilder::append_norm(int micro_batch) {
 void UpdateBuilder::append_optimizer(int micro_batch) {
   micro_batch_ = micro_batch;
   for (int u = 0; u < units_.count(); ++u)
-    if (clips_values_ && units_.trained(u) && !units_.has_16_bit_gradient(u)) emit_clip(u);
+    if (clips_values_ && units_.trained(u) && !units_.has_16_bit_gradient(u) && !units_.is_of_state(u)) emit_clip(u);
   for (std::size_t round = 0; round < plan_.statistics.size(); ++round) emit_statistics(static_cast<int>(round));
   std::vector<int> together;  // units whose directions are computed together
   for (int u = 0; u < units_.count(); ++u) {
@@ -192,7 +192,7 @@ void UpdateBuilder::emit_update(int u) {
   if (units_.has_16_bit_master(u))
     emit(kinds::round_master, StreamId::compute, u, {{master, at(plan_.wide_master, u)}, {kept_master, at(plan_.master, u)}},
          units_.unit(u).types.master);
-  if (!plan_.averages.empty())
+  if (!plan_.averages.empty() && units_.is_averaged(u))
     emit(kinds::average, StreamId::compute, u,
          {{sums, plan_.sums}, {master, at(plan_.wide_master, u)}, {average, at(plan_.averages, u)}});
 }

@@ -23,11 +23,13 @@ void GradientStates::contribute(const Operation& op) {
     if (is_trained(u)) contribute_to(op, u);
 }
 
+/// Of fp32 sums that are kept in 16 bits, too.
+void GradientStates::forget_what_is_kept(UnitGradient& of) {
+  if (std::exchange(of.whole_is_kept, false)) of.whole.clear();
+}
+
 void GradientStates::contribute_to(const Operation& op, std::size_t u) {
   UnitGradient& unit = units_[u];
-  const auto forget_what_is_kept = [](UnitGradient& of) {
-    if (std::exchange(of.whole_is_kept, false)) of.whole.clear();
-  };
   forget_what_is_kept(unit);
   const bool in_this_batch =
       std::any_of(unit.whole.begin(), unit.whole.end(), [&](const Contribution& one) { return one.first == op.micro_batch; });
@@ -45,6 +47,7 @@ void GradientStates::contribute_to(const Operation& op, std::size_t u) {
 }
 
 void GradientStates::clear(const Operation& op) {
+  forget_what_is_kept(unit_of(op));
   if (!unit_of(op).whole.empty()) fail("clears gradients that are not reduced");
   unit_of(op).cleared_for = op.micro_batch;
 }
@@ -181,8 +184,13 @@ void GradientStates::upcast_master(const Operation& op) {
 // --- Norm and clipping ---
 
 void GradientStates::take_squares(const Operation& op) {
-  const std::size_t u = u_of(op);
-  UnitGradient& unit = units_[u];
+  require_complete(u_of(op));
+  if (std::exchange(unit_of(op).in_norm, true)) fail("counts a gradient twice");
+}
+
+/// The gradient must have all micro-batches and ranks.
+void GradientStates::require_complete(std::size_t u) const {
+  const UnitGradient& unit = units_[u];
   if (plan_.sums_in_a_tree) {
     const auto found = unit.sums.find(0);
     if (found == unit.sums.end() || unit.sums.size() != 1 || !found->second.reduced || found->second.begin != 0 ||
@@ -199,12 +207,13 @@ void GradientStates::take_squares(const Operation& op) {
       fail(unit.reduced ? "finds a gradient that is summed over ranks with other shards"
                         : "finds a gradient that is not summed over all ranks");
   }
-  if (std::exchange(unit.in_norm, true)) fail("counts a gradient twice");
 }
 
 void GradientStates::sum_squares(const Operation&) {
   for (std::size_t u = 0; u < units_.size(); ++u)
-    if (is_trained(u) && !units_[u].in_norm) fail(format("does not include the gradient of {}", name_of_unit(u)));
+    if (is_trained(u) && units_[u].in_norm == layout_.units()[u].rule->is_of_state)
+      fail(units_[u].in_norm ? format("includes {}, which is state", name_of_unit(u))
+                             : format("does not include the gradient of {}", name_of_unit(u)));
   if (std::exchange(squares_are_summed_, true)) fail("sums over the ranks twice");
 }
 
@@ -277,6 +286,7 @@ void GradientStates::update(const Operation& op) {
     fail("comes before its directions have arrived from all ranks");
   if (reduced_rounds_ < rounds_of(u)) fail("comes before its statistics are summed over the ranks");
   if (!is_trained(u)) fail("updates frozen parameters");
+  if (layout_.units()[u].rule->is_of_state) require_complete(u);
   if (std::exchange(units_[u].updated, true)) fail("updates parameters twice");
 }
 
@@ -303,10 +313,11 @@ void GradientStates::check_end() const {
     if (!units_[u].updated) fail(format("is the last operation, but {} is not updated", name_of_unit(u)));
     if (layout_.units()[u].types.master != DType::f32 && !units_[u].master_is_kept)
       fail(format("is the last operation, but the new {} is not kept", name_of_unit(u)));
-    if (!plan_.averages.empty() && !units_[u].done.contains(&kinds::average))
-      fail(format("is the last operation, but the average of {} has not moved", name_of_unit(u)));
+    const bool is_averaged = layout_.units()[u].is_averaged();
+    if (!plan_.averages.empty() && is_averaged != units_[u].done.contains(&kinds::average))
+      fail(format("is the last operation, but the average of {} has {}moved", name_of_unit(u), is_averaged ? "not " : ""));
     for (const Kind* kind : done)
-      if (!units_[u].done.contains(kind))
+      if (is_averaged && !units_[u].done.contains(kind))
         fail(format("is the last operation, but {} has no '{}', unlike other units", name_of_unit(u), kind->name));
   }
 }

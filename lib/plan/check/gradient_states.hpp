@@ -97,12 +97,14 @@ class GradientStates : private CheckedList {
   bool share_memory(std::size_t u, std::size_t other) const;
   /// The index of `place` among the places of the unit's partial sums; -1 if it is none of them.
   int sum_at(std::size_t u, const Location& place) const;
+  static void forget_what_is_kept(UnitGradient& of);
   void contribute_to(const Operation& op, std::size_t u);
   Sum take_micro_batch(const Operation& op, std::size_t u, bool is_reduced);
   void add_to_tree(const Operation& op, std::size_t u, const Location& to, const Sum& sum);
   void advance(const Operation& op, Matrices from, Matrices to, const char* why);
   void require_whole_micro_batches(const std::set<Contribution>& have, std::size_t stages) const;
   void require_all(std::size_t u, const std::set<Contribution>& have) const;
+  void require_complete(std::size_t u) const;
   void check_end() const;
 
   std::size_t at_ = 0;  // index of the current operation

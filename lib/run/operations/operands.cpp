@@ -215,6 +215,7 @@ constexpr OperandInfo rows_of_names[] = {
      [](const Query& q) -> Place {
        return q.plan.gathered_dx < 0 ? Place() : Home{q.plan.gathered_dx, q.sizes.outputs() * sizeof(float)};
      }},
+    {in_layers, "memory for what its layer gathers", of_plan<&Plan::in_layers, &ModelSizes::gathered_in_layers>},
 };
 
 }  // namespace

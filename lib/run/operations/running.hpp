@@ -82,7 +82,7 @@ struct RankFacts {
     return {sizes.inputs / largest.B * B, sizes.targets / largest.B * B,
             plan.positions >= 0 ? B * largest.T * sizeof(std::int32_t) : 0};
   }
-  const UnitTypes& types() const { return layout.units().front().types; }  // of all units
+  const UnitTypes& types() const { return layout.types(); }
 };
 
 struct Running {

@@ -1,9 +1,12 @@
 // The operations that run stages of the model, and their operands: those of micro-batches, then those of a decoding step, which
 // is the forward pass of new tokens of some sequences, with key-value caches. A rank without new tokens only takes part in the
 // gathers.
+#include <functional>
+
 #include "kernels/update_sums.hpp"
 #include "nn/work.hpp"
 #include "plan/check/gradient_states.hpp"
+#include "plan/traffic.hpp"
 #include "run/operations/running.hpp"
 
 namespace fsdp {
@@ -14,6 +17,17 @@ using enum OperandName;
 using enum Effect;
 
 std::size_t block_of(const Operation& op) { return static_cast<std::size_t>(op.block); }
+
+/// The numbers that a pass of a layer gathers. Passes outside of updates gather nothing.
+std::size_t gathers_of(const Query& q) {
+  const auto [first, end] = std::pair(q.plan.update.data(), q.plan.update.data() + q.plan.update.size());
+  const bool trains = !std::less<>()(&q.op, first) && std::less<>()(&q.op, end);
+  return trains && !q.sizes.gathers.empty() ? q.sizes.gathers[block_of(q.op)] : 0;
+}
+bool gathers(const Query& q) { return gathers_of(q) > 0; }
+Amount amount_gathered(const Query& q) {
+  return gathers(q) ? Amount{.count = gathers_of(q), .group = GroupAxis::world} : Amount{};
+}
 
 StageContext context_of(const Running& r) {
   StageContext context{r.stream,
@@ -31,7 +45,12 @@ StageContext context_of(const Running& r) {
                        r.rank.largest.T,
                        {r.at(all_outputs), r.at<const std::int32_t>(all_targets), r.at<float>(all_dx),
                         static_cast<std::size_t>(r.rank.mesh->world->rank())},
-                       r.inner};
+                       r.inner,
+                       {},
+                       0};
+  if (r.op.find(in_layers)) context.layers = {&group_of(r.op, *r.rank.mesh), r.at<float>(in_layers)};
+  if (r.scalars.dropout.update > 0)
+    context.following = static_cast<std::size_t>(r.rank.plan.update.back().micro_batch - r.op.micro_batch);
   context.dropout.first_sequence +=
       static_cast<std::uint64_t>(r.op.micro_batch) * static_cast<std::uint64_t>(r.rank.mesh->world->size()) * r.shape.B;
   return context;
@@ -59,8 +78,10 @@ void run_read_batch(const Running& r) {
 constexpr OperandSpec of_embedding_forward[] = {
     {inputs, reads}, {positions, reads}, {tables, reads}, {x_out, overwrites}, {scratch, clobbers, nullptr, true},
     {weights, reads}};
-constexpr OperandSpec of_block_forward[] = {{x, reads},          {positions, reads},  {tables, reads},     {x_out, overwrites},
-                                            {saved, overwrites}, {scratch, clobbers}, {cheap, overwrites}, {weights, reads}};
+constexpr OperandSpec of_block_forward[] = {
+    {x, reads},          {positions, reads},  {tables, reads},     {x_out, overwrites},
+    {saved, overwrites}, {scratch, clobbers}, {cheap, overwrites}, {in_layers, clobbers, gathers},
+    {weights, reads}};
 constexpr OperandSpec of_head[] = {{x, reads},           {targets, reads},        {dx, overwrites},     {scratch, clobbers},
                                    {all_outputs, reads}, {all_targets, reads},    {all_dx, overwrites}, {sums, changes},
                                    {weights, reads},     {gradients, contributes}};
@@ -70,14 +91,20 @@ constexpr OperandSpec of_head_for_inputs[] = {{x, reads},           {targets, re
 constexpr OperandSpec of_head_loss[] = {{x, reads},           {targets, reads},     {scratch, clobbers},
                                         {all_outputs, reads}, {all_targets, reads}, {sums, changes},
                                         {losses, overwrites}, {report, overwrites}, {weights, reads}};
-constexpr OperandSpec of_recompute[] = {{x, reads},          {positions, reads},  {tables, reads},
-                                        {saved, overwrites}, {scratch, clobbers}, {x_out, overwrites, nullptr, true},
+constexpr OperandSpec of_recompute[] = {{x, reads},
+                                        {positions, reads},
+                                        {tables, reads},
+                                        {saved, overwrites},
+                                        {scratch, clobbers},
+                                        {x_out, overwrites, nullptr, true},
+                                        {in_layers, clobbers, gathers},
                                         {weights, reads}};
 constexpr OperandSpec of_recompute_cheap[] = {
     {x, reads}, {saved, reads}, {cheap, overwrites}, {scratch, clobbers}, {weights, reads}};
-constexpr OperandSpec of_block_backward[] = {{x, reads},        {positions, reads}, {tables, reads},
-                                             {dx, changes},     {saved, consumes},  {scratch, clobbers},
-                                             {cheap, consumes}, {weights, reads},   {gradients, contributes}};
+constexpr OperandSpec of_block_backward[] = {
+    {x, reads},        {positions, reads},      {tables, reads},   {dx, changes},
+    {saved, consumes}, {scratch, clobbers},     {cheap, consumes}, {in_layers, clobbers, gathers},
+    {weights, reads},  {gradients, contributes}};
 constexpr OperandSpec of_block_backward_for_inputs[] = {{x, reads},        {positions, reads}, {tables, reads},
                                                         {dx, changes},     {saved, consumes},  {scratch, clobbers},
                                                         {cheap, consumes}, {weights, reads}};
@@ -188,6 +215,11 @@ constexpr Kind row(std::string_view name, UpdatePart part, Subject subject, std:
           .drawing = letter == ' ' ? Drawing::not_at_all : drawn,
           .letter = letter};
 }
+/// Completes the kind of a block that may gather during its passes.
+constexpr Kind of_layer(Kind kind) {
+  kind.amount = amount_gathered, kind.collective = Collective::all_gather;
+  return kind;
+}
 /// Completes the kind of a stage that contributes to gradients.
 constexpr Kind contributing(Kind kind) {
   kind.follow = protocol<&GradientStates::contribute>;
@@ -203,18 +235,19 @@ constinit const Kind read_batch =
 constinit const Kind embedding_forward =
     row("forward embedding", UpdatePart::forward, Subject::first_stage, of_embedding_forward, forward_embedding,
         cost_of<&StageWork::embedding_forward>, 'E');
-constinit const Kind block_forward = row("forward", UpdatePart::forward, Subject::block, of_block_forward, forward_block,
-                                         cost_of_block<&StageWork::forward>, 'F');
+constinit const Kind block_forward = of_layer(row("forward", UpdatePart::forward, Subject::block, of_block_forward,
+                                                  forward_block, cost_of_block<&StageWork::forward>, 'F'));
 constinit const Kind head = contributing(
     row("head and loss", UpdatePart::forward, Subject::head, of_head, head_and_loss, cost_of<&StageWork::head>, 'H'));
 constinit const Kind head_loss = row("head and loss, forward", UpdatePart::forward, Subject::head, of_head_loss,
                                      head_and_loss_forward, cost_of<&StageWork::head>, 'H');
 constinit const Kind recompute =
-    row("recompute", UpdatePart::again, Subject::block, of_recompute, forward_block, cost_of_recomputing, 'f');
+    of_layer(row("recompute", UpdatePart::again, Subject::block, of_recompute, forward_block, cost_of_recomputing, 'f'));
 constinit const Kind recompute_cheap = row("recompute cheap part", UpdatePart::again, Subject::block, of_recompute_cheap,
                                            recompute_cheap_of_block, cost_of<&StageWork::recompute_cheap>, ' ');
-constinit const Kind block_backward = contributing(row("backward", UpdatePart::backward, Subject::block, of_block_backward,
-                                                       backward_block, cost_of_backward, 'B', Drawing::as_backward));
+constinit const Kind block_backward =
+    of_layer(contributing(row("backward", UpdatePart::backward, Subject::block, of_block_backward, backward_block,
+                              cost_of_backward, 'B', Drawing::as_backward)));
 constinit const Kind embedding_backward =
     contributing(row("backward embedding", UpdatePart::backward, Subject::first_stage, of_embedding_backward,
                      backward_embedding, cost_of<&StageWork::embedding_backward>, 'E'));

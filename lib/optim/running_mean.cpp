@@ -1,0 +1,29 @@
+// State of users' layers, such as running means. The "gradient" is the sum over the micro-batches k of K and over the ranks of
+// m (1 - m)^(K-1-k) next / ranks, which the layers' backward passes hand over. So one step per update gives what one step per
+// micro-batch would give: value = (1 - m) value + m next.
+#include <cmath>
+
+#include "kernels/element_update.hpp"
+#include "optim/optimizer.hpp"
+
+namespace fsdp {
+
+namespace {
+
+void update(Stream& stream, const UnitMemory& memory, const OptimizerOptions& options, const OptimizerStep& step) {
+  for (const OptimizerSlice& slice : memory.slices) {
+    kernels::UpdateTarget target = target_of(memory, slice, options, step);
+    target.scales = false;
+    const float kept = kernels::single(std::pow(1 - slice.momentum, step.micro_batches));
+    kernels::update_elements(stream, target, kernels::SgdRule{.decay = kept, .l2 = 0, .learning_rate = -1});
+  }
+}
+
+}  // namespace
+
+const Rule& running_mean_rule() {
+  static const Rule rule = {.name = "running_mean", .update = update, .is_of_state = true};
+  return rule;
+}
+
+}  // namespace fsdp
