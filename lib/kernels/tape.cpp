@@ -1,8 +1,8 @@
 // Launches the steps of recorded layers and losses.
 #include "kernels/tape.hpp"
 
-#include "base/error.hpp"
 #include "device/cpu/processor.hpp"
+#include "kernels/device_kernels.hpp"
 #include "kernels/rows/tape.hpp"
 #include "kernels/tape_launch.hpp"
 
@@ -10,18 +10,21 @@ namespace fsdp::kernels {
 
 namespace {
 
-void require_cpu(const Stream& stream) { expect(stream.kernels() == nullptr, "recorded layers run on CPUs"); }
-
 template <class Body>
-void launch_tape(const Stream& stream, const Body& body, std::size_t rows) {
-  require_cpu(stream);
+void launch_tape(Stream& stream, const Body& body, std::size_t rows) {
+  if (const DeviceKernels* device = stream.kernels()) return device->rows(stream, typeid(Body), &body, rows);
   at_cpu_level([&]<int level>() { run_tape_rows<level>(body, rows); });
 }
 
 }  // namespace
 
 void run_tape(Stream& stream, const TapeRun& run) {
-  require_cpu(stream);
+  if (const DeviceKernels* device = stream.kernels()) {
+    TapeTiles body{run};
+    stream.copy(run.steps_on_gpu, run.steps, run.count * sizeof(TapeStep));
+    body.run.steps = run.steps_on_gpu;
+    return device->rows(stream, typeid(TapeTiles), &body, run.parts);
+  }
   at_cpu_level([&]<int level>() { run_tape_tiles<level>(run); });
 }
 

@@ -97,7 +97,10 @@ struct TapeStep {
   std::uint64_t serves = ~std::uint64_t{0};  // bits of the gradients for which the step is needed
 };
 
-/// Spaces. Those from `weights` on are the layer's parameters.
+/// Each parameter of a recording has a bit of TapeStep::serves.
+inline constexpr std::uint32_t most_tape_parameters = 62;
+
+/// Spaces. Parameter i is in weights_space + i, and its gradient in gradients_space + i.
 enum TapeSpace : std::uint32_t {
   tile_space,
   sums_space,
@@ -110,37 +113,40 @@ enum TapeSpace : std::uint32_t {
   targets_space,
   all_space,  // rows of all ranks, and their gradient
   all_dx_space,
-  weights_space
+  weights_space,
+  gradients_space = weights_space + most_tape_parameters,
+  tape_spaces = gradients_space + most_tape_parameters
 };
 
 struct TapeSpaces {
-  void* at[weights_space] = {};
-  const void* const* weights = nullptr;  // of the model
-  const std::size_t* indices = nullptr;  // of the layer's parameters among them
-  float* const* gradients = nullptr;     // as weights: spaces after all parameters
-  std::size_t parameters = 0;
+  void* at[tape_spaces] = {};  // tiles and sums are in TapeRun
   DType type = DType::f32;
   const std::int32_t* labels = nullptr;
   std::size_t labels_of_row = 0, first_row = 0;
   float loss_scale = 1;
 };
 
-/// The rows are divided into tiles, and the tiles into parts, for each of which a thread has memory.
+/// The rows are divided into tiles, and the tiles into parts. On a CPU a thread does several parts, on a GPU a block of threads
+/// does one. The number of parts determines the order of sums over rows, so it does not depend on the processor.
 struct TapeRun {
-  static constexpr std::size_t tile_rows = 16, most_parts = 64, temporaries = 4;
+  static constexpr std::size_t tile_rows = 16, most_parts = 64, most_parts_on_gpu = 256, temporaries = 4;
 
-  const TapeStep* steps = nullptr;
-  std::size_t count = 0, rows = 0;
+  const TapeStep* steps = nullptr;   // in host memory, which must not change before the stream has done the run
+  TapeStep* steps_on_gpu = nullptr;  // on a GPU: room for `count` steps, which run_tape() copies there
+  std::size_t count = 0, rows = 0, parts = 0;
   std::uint64_t wanted = ~std::uint64_t{0};  // steps that serve none of these bits are left out
   std::size_t widest = 0;                    // columns; a tile begins with `temporaries` rows of so many
-  float* tiles = nullptr;                    // [threads, tile_floats]
+  float* tiles = nullptr;                    // [threads, tile_floats], or on a GPU [parts, tile_floats]
   std::size_t tile_floats = 0;
   float* sums = nullptr;  // [parts, sum_floats]: sums over the rows of each part
   std::size_t sum_floats = 0;
   TapeSpaces spaces = {};
 
   static constexpr std::size_t tiles_of(std::size_t rows) { return (rows + tile_rows - 1) / tile_rows; }
-  static constexpr std::size_t parts_of(std::size_t rows) { return tiles_of(rows) < most_parts ? tiles_of(rows) : most_parts; }
+  static constexpr std::size_t parts_of(std::size_t rows, bool on_gpu) {
+    const std::size_t most = on_gpu ? most_parts_on_gpu : most_parts;
+    return tiles_of(rows) < most ? tiles_of(rows) : most;
+  }
 };
 
 void run_tape(Stream& stream, const TapeRun& run);

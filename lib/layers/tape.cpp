@@ -15,8 +15,6 @@ using kernels::TapeOp;
 
 namespace {
 
-constexpr std::size_t most_recorded_parameters = 62;  // TapeNode::leaves has a bit for each
-
 /// The names of operations in messages: of TapeKind, and of TapeOp for rows.
 constexpr const char* kind_names[] = {"x",          "parameter", "number",        "labels",  "targets", "all",
                                       "position",   "columns",   "stop_gradient", "",        "row_sum", "join",
@@ -164,8 +162,9 @@ Tape::Tape(std::shared_ptr<Recording> recording)
 Value Tape::parameter(std::string name, Shape shape, Init init) {
   TapeList& list = recording_->list;
   const std::size_t i = list.parameters.size(), first = shape.size() > 1 ? shape.front() : 1;
-  if (i == most_recorded_parameters)
-    throw UserError(format("a recording has more than {} parameters; make several layers of it", most_recorded_parameters));
+  if (i == kernels::most_tape_parameters)
+    throw UserError(
+        format("a recording has more than {} parameters; make several layers of it", kernels::most_tape_parameters));
   if (numel(shape) == 0 || shape.empty())
     throw UserError(
         format("parameter '{}' has the shape {} (it is empty, or depends on the batch, which parameters must not); correct the "

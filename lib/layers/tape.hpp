@@ -4,7 +4,8 @@
 //   recorded(64, [](Tape&, Value x) { return x / sqrt(row_sum(square(x)) + 1e-12f); })  // unit vectors
 //
 // A Value is a matrix that does not exist yet. The function is called when a model is made, once for each size of batch; no
-// pass calls it. All recorded layers and losses support fp32, bf16 and fp16 on CPUs. docs/api.md says what they cannot do.
+// pass calls it. All recorded layers and losses support fp32, bf16 and fp16 on CPUs and GPUs. docs/api.md says what they cannot
+// do.
 #pragma once
 
 #include <cstddef>

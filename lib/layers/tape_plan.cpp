@@ -485,8 +485,7 @@ class TapePlan::Emitter {
     const TapeNode& of = list_[node];
     if (of.kind == TapeKind::x) return {kernels::dx_space, 0, false};
     if (of.kind == TapeKind::all) return {kernels::all_dx_space, 0, true};
-    if (of.kind == TapeKind::parameter)
-      return {static_cast<std::uint32_t>(kernels::weights_space + list_.parameters.size() + of.n), 0, true};
+    if (of.kind == TapeKind::parameter) return {static_cast<std::uint32_t>(kernels::gradients_space + of.n), 0, true};
     return plan_.gradient(node);
   }
   TapeOperand sum_of(int node, bool sets, bool is_value) {
@@ -724,16 +723,18 @@ void TapePlan::emit() {
     }
   }
   writes_dx = has_contribution[0];
-  std::size_t tile_floats = 0, sum_floats = 0, parts = 1;
+  std::size_t tile_floats = 0, sum_floats = 0, steps = 0;  // tile_floats: of all tiles together
   for (const TapeGroup& group : groups_)
     for (const TapeSteps* pass : {&group.forward, &group.backward}) {
-      tile_floats = std::max(tile_floats, pass->tile_floats);
-      sum_floats = std::max(sum_floats, pass->sum_floats * TapeRun::parts_of(group.rows));
-      parts = std::max(parts, TapeRun::parts_of(group.rows));
+      const std::size_t parts = TapeRun::parts_of(group.rows, batch_.on_gpu);
+      tile_floats = std::max(tile_floats, pass->tile_floats * (batch_.on_gpu ? parts : std::min(parts, batch_.threads)));
+      sum_floats = std::max(sum_floats, pass->sum_floats * parts);
+      steps = std::max(steps, pass->steps.size());
     }
-  tiles_at = round_up(scratch_bytes, 64);
-  sums_at = round_up(tiles_at + std::min(parts, batch_.threads) * tile_floats * sizeof(float), 64);
-  scratch_bytes = sums_at + sum_floats * sizeof(float);
+  tiles_at = round_up(scratch_bytes, alignment);
+  sums_at = round_up(tiles_at + tile_floats * sizeof(float), alignment);
+  steps_at = round_up(sums_at + sum_floats * sizeof(float), alignment);
+  scratch_bytes = batch_.on_gpu ? steps_at + steps * sizeof(TapeStep) + alignment : sums_at + sum_floats * sizeof(float);
   const std::size_t R = batch_.rows();
   const auto per_row = [&](std::size_t bytes, std::size_t size) { return (bytes + R * size - 1) / (R * size); };
   if (is_loss_)

@@ -60,9 +60,11 @@ class TapePlan {
   const std::vector<TapeGroup>& groups() const { return groups_; }
   const TapePlace& value(int node) const { return values_[static_cast<std::size_t>(node)]; }
   const TapePlace& gradient(int node) const { return gradients_[static_cast<std::size_t>(node)]; }
-  /// Bytes of kept values in the type of the pass and in fp32; of other memory; and where tiles and sums begin in it.
-  std::size_t saved_bytes = 0, stats_bytes = 0, scratch_bytes = 0, tiles_at = 0, sums_at = 0;
-  bool writes_dx = false;  // the result depends on x
+  /// Bytes of kept values in the type of the pass and in fp32; of other memory; and where tiles, sums and, on a GPU, the steps
+  /// of a run begin in it.
+  std::size_t saved_bytes = 0, stats_bytes = 0, scratch_bytes = 0, tiles_at = 0, sums_at = 0, steps_at = 0;
+  static constexpr std::size_t alignment = 64;  // of the other memory on a GPU; a pass may have to skip bytes for it
+  bool writes_dx = false;                       // the result depends on x
   /// The same as numbers per row. A loss has all of it as scratch.
   MemorySizes sizes;
 

@@ -42,7 +42,7 @@ class Recorder {
     const std::lock_guard lock(mutex_);
     for (const auto& [sizes, plan] : plans_)
       if (sizes.B == batch.B && sizes.T == batch.T && sizes.type == batch.type && sizes.threads == batch.threads &&
-          sizes.ranks == batch.ranks)
+          sizes.on_gpu == batch.on_gpu && sizes.ranks == batch.ranks)
         return *plan;
     TapeList list = record(function_, inputs_, batch, is_loss_, options_);
     require_same(list, batch);
@@ -93,7 +93,7 @@ class TapePass {
         all_(all),
         d_all_(d_all),
         gradient_of_(gradient_of) {
-    expect(kernels::threads() <= static_cast<int>(pass.threads), "tiles are planned for all threads");
+    expect(pass.on_gpu || kernels::threads() <= static_cast<int>(pass.threads), "tiles are planned for all threads");
     for (std::size_t i = 0; i < list_.parameters.size(); ++i)
       if (gradient_of_(i)) wanted_ |= std::uint64_t{2} << i;
     if (dx) wanted_ |= 1;
@@ -119,8 +119,10 @@ class TapePass {
   void run(const TapeGroup& group, const TapeSteps& steps, std::uint64_t wanted, bool is_backward) const {
     char* const scratch = static_cast<char*>(spaces_.at[kernels::scratch_space]);
     const kernels::TapeRun call = {.steps = steps.steps.data(),
+                                   .steps_on_gpu = reinterpret_cast<kernels::TapeStep*>(scratch + plan_.steps_at),
                                    .count = steps.steps.size(),
                                    .rows = group.rows,
+                                   .parts = kernels::TapeRun::parts_of(group.rows, pass_.on_gpu),
                                    .wanted = wanted,
                                    .widest = steps.widest,
                                    .tiles = reinterpret_cast<float*>(scratch + plan_.tiles_at),
@@ -136,9 +138,8 @@ class TapePass {
       if ((sum.serves & wanted) != 0) {
         const Tensor to = is_backward ? gradient(sum.node) : value(sum.node);
         with_element(to.type, [&]<class E>() {
-          kernels::finish_sums(*pass_.stream, static_cast<E*>(to.data), call.sums + sum.offset,
-                               kernels::TapeRun::parts_of(group.rows), steps.sum_floats, sum.n,
-                               !is_backward || sum.sets ? kernels::Write::overwrite : kernels::Write::add);
+          kernels::finish_sums(*pass_.stream, static_cast<E*>(to.data), call.sums + sum.offset, call.parts, steps.sum_floats,
+                               sum.n, !is_backward || sum.sets ? kernels::Write::overwrite : kernels::Write::add);
         });
       }
   }
@@ -271,13 +272,22 @@ class TapePass {
   std::uint64_t wanted_ = 0;
 };
 
-TapeSpaces spaces_of(const Pass& pass, void* saved, void* stats, void* scratch, void* y, void* dx) {
+/// The scratch memory of a pass. A composition may have divided it anywhere, but a GPU needs aligned numbers.
+char* scratch_of(const Pass& pass) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(pass.scratch.data);
+  return reinterpret_cast<char*>(pass.on_gpu ? round_up(begin, TapePlan::alignment) : begin);
+}
+
+TapeSpaces spaces_of(const Pass& pass, void* saved, void* stats, void* scratch, void* y, void* dx,
+                     float* const* gradients = nullptr) {
   TapeSpaces spaces;
   spaces.at[kernels::saved_space] = saved, spaces.at[kernels::stats_space] = stats;
   spaces.at[kernels::scratch_space] = scratch, spaces.at[kernels::x_space] = pass.x.data;
   spaces.at[kernels::y_space] = y, spaces.at[kernels::dx_space] = dx;
-  spaces.weights = pass.weights, spaces.indices = pass.indices.data();
-  spaces.parameters = pass.parameters.size();
+  for (std::size_t i = 0; i < pass.parameters.size(); ++i) {
+    spaces.at[kernels::weights_space + i] = const_cast<void*>(pass.weights[pass.indices[i]]);  // no step writes it
+    if (gradients) spaces.at[kernels::gradients_space + i] = gradients[pass.indices[i]];
+  }
   spaces.type = pass.type;
   return spaces;
 }
@@ -290,16 +300,17 @@ class RecordedLayer final : public Layer {
   std::size_t inputs() const override { return recorder_.inputs(); }
   std::size_t outputs() const override { return recorder_.outputs(); }
   bool works_in(DType) const override { return true; }
+  bool works_on_gpu() const override { return true; }
   MemorySizes sizes(const BatchSizes& batch) const override { return recorder_.plan(batch).sizes; }
   void forward(const ForwardPass& pass) const override {
     const TapePlan& plan = recorder_.plan(pass);
-    const TapeSpaces spaces = spaces_of(pass, pass.saved.data, pass.stats.data, pass.scratch.data, pass.y.data, nullptr);
+    const TapeSpaces spaces = spaces_of(pass, pass.saved.data, pass.stats.data, scratch_of(pass), pass.y.data, nullptr);
     TapePass(plan, pass, spaces, {}, [](std::size_t) { return Tensor(); }).forward();
   }
   void backward(const BackwardPass& pass) const override {
     const TapePlan& plan = recorder_.plan(pass);
-    TapeSpaces spaces = spaces_of(pass, pass.saved.data, pass.stats.data, pass.scratch.data, pass.dy.data, pass.dx.data);
-    spaces.gradients = pass.gradients;
+    const TapeSpaces spaces =
+        spaces_of(pass, pass.saved.data, pass.stats.data, scratch_of(pass), pass.dy.data, pass.dx.data, pass.gradients);
     TapePass(plan, pass, spaces, pass.dx, [&](std::size_t i) { return pass.gradient(i); }).backward();
   }
   const TapeList& list() const { return recorder_.first(); }
@@ -322,18 +333,18 @@ class RecordedLoss final : public Loss {
     return std::any_of(nodes.begin(), nodes.end(), [](const TapeNode& node) { return node.kind == TapeKind::all; });
   }
   bool works_in(DType) const override { return true; }
+  bool works_on_gpu() const override { return true; }
   MemorySizes sizes(const BatchSizes& batch) const override { return recorder_.plan(batch).sizes; }
   void evaluate(const LossPass& pass) const override {
     const TapePlan& plan = recorder_.plan(pass);
-    char* const memory = static_cast<char*>(pass.scratch.data);
+    char* const memory = scratch_of(pass);
     TapeSpaces spaces = spaces_of(pass, memory, memory + plan.saved_bytes, memory + plan.saved_bytes + plan.stats_bytes,
-                                  pass.losses, pass.dx.data);
+                                  pass.losses, pass.dx.data, pass.gradients);
     spaces.at[kernels::targets_space] = pass.targets.data;
     spaces.at[kernels::all_space] = pass.all.data, spaces.at[kernels::all_dx_space] = pass.d_all.data;
     spaces.first_row = pass.first_row;
     spaces.labels = pass.labels, spaces.labels_of_row = recorder_.options().labels;
     spaces.loss_scale = pass.scale;
-    spaces.gradients = pass.gradients;
     const auto gradient_of = [&](std::size_t i) { return pass.gradient(i); };
     const TapePass run(plan, pass, spaces, pass.dx, gradient_of, pass.all, pass.d_all);
     run.forward();

@@ -1,4 +1,4 @@
-// Runs a layer's passes on the CPU, on memory filled with NaN, and compares them with PyTorch's results in
+// Runs a layer's passes on memory filled with NaN, and compares them with PyTorch's results in
 // tests/golden/attention.
 #pragma once
 
@@ -13,7 +13,9 @@
 
 #include <fsdp/fsdp.hpp>
 
-#include "device/device.hpp"
+#include "base/element.hpp"
+#include "device/memory_view.hpp"
+#include "device/traits.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
 #include "support/golden.hpp"
@@ -25,27 +27,39 @@ using Tensors = std::map<std::string, std::vector<float>>;
 inline Tensors layer_tensors(const std::string& file) { return read_tensors(golden_folder("../attention") / file); }
 
 /// Returns y, dx and "grad/NAME" of each parameter. `given` has x, dy and "param/NAME"; B and T are the numbers of sequences
-/// and positions.
-inline Tensors run_layer(const Layer& layer, const Tensors& given, std::size_t B, std::size_t T, DType type) {
+/// and positions. `device`: null for the CPU.
+inline Tensors run_layer(const Layer& layer, const Tensors& given, std::size_t B, std::size_t T, DType type,
+                         Device* device = nullptr) {
   constexpr float nan = std::numeric_limits<float>::quiet_NaN();
   const std::size_t R = B * T;
-  const std::shared_ptr<Stream> stream = make_host_stream();
-  std::vector<std::vector<float>> memory;
-  memory.reserve(100);
-  const auto tensor = [&](std::size_t rows, std::size_t columns, DType of) {
-    memory.emplace_back(rows * columns + 16, nan);
-    const Tensor made = {columns > 0 ? memory.back().data() : nullptr, rows, columns, columns, of};
-    for (std::size_t i = 0; i < made.numel(); ++i) made.set(i / columns, i % columns, nan);
-    return made;
+  const std::unique_ptr<Device> cpu = make_cpu_device();
+  if (!device) device = cpu.get();
+  const bool on_gpu = !is_host(device->kind());
+  const std::shared_ptr<Stream> stream = device->make_stream();
+  std::vector<Buffer> memory;
+  const auto view = [&](const Tensor& of) {
+    return MemoryView(std::span(static_cast<std::byte*>(of.data), of.numel() * size_of(of.type)), *stream);
   };
-  const auto write = [](const Tensor& to, const std::vector<float>& values) {
+  const auto write = [&](const Tensor& to, const std::vector<float>& values) {
     BOOST_TEST_REQUIRE(to.numel() == values.size());
-    for (std::size_t i = 0; i < values.size(); ++i) to.set(i / to.columns, i % to.columns, values[i]);
+    with_element(to.type, [&]<class E>() {
+      std::vector<E> typed;
+      for (const float value : values) typed.push_back(E(value));
+      view(to).write(0, std::as_bytes(std::span(typed)));
+    });
   };
-  const auto read = [](const Tensor& from) {
-    std::vector<float> values(from.numel());
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = from.get(i / from.columns, i % from.columns);
-    return values;
+  const auto read = [&](const Tensor& from) {
+    return with_element(from.type, [&]<class E>() {
+      std::vector<E> typed(from.numel());
+      view(from).read(0, std::as_writable_bytes(std::span(typed)));
+      return std::vector<float>(typed.begin(), typed.end());
+    });
+  };
+  const auto tensor = [&](std::size_t rows, std::size_t columns, DType of) {
+    memory.push_back(device->allocate((rows * columns + 1) * size_of(of)));
+    const Tensor made = {columns > 0 ? memory.back().data() : nullptr, rows, columns, columns, of};
+    if (made) write(made, std::vector<float>(made.numel(), nan));
+    return made;
   };
   const std::vector<LayerParameter> parameters = layer.parameters();
   std::vector<const void*> weights;
@@ -64,13 +78,13 @@ inline Tensors run_layer(const Layer& layer, const Tensors& given, std::size_t B
   forward.stream = stream.get();
   forward.x = tensor(R, layer.inputs(), type);
   write(forward.x, given.at("x"));
-  forward.threads = static_cast<std::size_t>(kernels::threads());
+  forward.threads = static_cast<std::size_t>(kernels::threads()), forward.on_gpu = on_gpu;
   const MemorySizes sizes = layer.sizes(forward);
   forward.scratch = tensor(R, sizes.scratch, type);
   forward.most_columns = 4096;
-  std::vector<float> sums(kernels::column_sum_scratch(forward.most_columns, kernels::traits_of_cpu())),
-      unwanted(2 * forward.most_columns);
-  forward.sums = sums.data(), forward.unwanted = unwanted.data();
+  const DeviceTraits traits = on_gpu ? cuda_traits() : kernels::traits_of_cpu();
+  forward.sums = tensor(1, kernels::column_sum_scratch(forward.most_columns, traits), DType::f32).floats();
+  forward.unwanted = tensor(1, 2 * forward.most_columns, DType::f32).floats();
   std::vector<std::size_t> indices(parameters.size());
   std::iota(indices.begin(), indices.end(), std::size_t{0});
   forward.weights = weights.data();
@@ -80,14 +94,14 @@ inline Tensors run_layer(const Layer& layer, const Tensors& given, std::size_t B
   forward.y = tensor(R, layer.outputs(), type);
   forward.saved = tensor(R, sizes.saved, type);
   forward.stats = tensor(R, sizes.saved_floats, DType::f32);
-  layer.forward(forward);
+  on_stream(*stream, [&] { layer.forward(forward); });
   backward.dy = tensor(R, layer.outputs(), type);
   write(backward.dy, given.at("dy"));
   backward.dx = tensor(R, layer.inputs(), type);
   backward.saved = forward.saved, backward.stats = forward.stats;
   backward.scratch = tensor(R, sizes.scratch, type);
   backward.gradients = gradients.data();
-  layer.backward(backward);
+  on_stream(*stream, [&] { layer.backward(backward); });
   Tensors results = {{"y", read(forward.y)}, {"dx", read(backward.dx)}};
   for (std::size_t i = 0; i < parameters.size(); ++i) results["grad/" + parameters[i].name] = read(of_gradients[i]);
   return results;

@@ -18,12 +18,21 @@ inline constexpr unsigned most_threads = 1024;
 template <class Kernel>
 requires(Kernel::most_threads > 0) inline constexpr unsigned most_threads<Kernel> = Kernel::most_threads;
 
+/// A kernel with an array that it accesses by index: Kernel::indexes_arguments() returns true. If run_kernel() ran it, nvcc
+/// would copy its arguments to the local memory of each thread.
+template <class Kernel>
+concept IndexesArguments = Kernel::indexes_arguments();
+
 #if !defined(FSDP_CUDA_DOUBLE)
-/// The only __global__ function. With __launch_bounds__, nvcc limits a thread's registers so that a block of
+/// The __global__ function of all other kernels. With __launch_bounds__, nvcc limits a thread's registers so that a block of
 /// most_threads<Kernel> fits on a multiprocessor; so a launch cannot fail because of its registers, and tests need not compare
 /// these with the launch.
 template <class Kernel>
 __global__ void __launch_bounds__(most_threads<Kernel>) run_kernel(const Kernel kernel) {
+  kernel();
+}
+template <IndexesArguments Kernel>
+__global__ void __launch_bounds__(most_threads<Kernel>) run_constant_kernel(const __grid_constant__ Kernel kernel) {
   kernel();
 }
 #endif
@@ -48,14 +57,19 @@ cudaError_t launch_kernel(cudaStream_t stream, unsigned blocks, unsigned threads
 #if defined(FSDP_CUDA_DOUBLE)
   cuda_double::launch(stream, blocks, threads, shared, typeid(Kernel), [kernel] { kernel(); });
 #else
+  constexpr auto run = [] {
+    if constexpr (IndexesArguments<Kernel>)
+      return run_constant_kernel<Kernel>;
+    else
+      return run_kernel<Kernel>;
+  }();
   // CUDA requires this call before the first launch with more than 48 KiB of shared memory. Repeating it costs little.
   if (shared > std::size_t{48} * 1024) {
-    const cudaError_t status =
-        cudaFuncSetAttribute(run_kernel<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
+    const cudaError_t status = cudaFuncSetAttribute(run, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
     if (status != cudaSuccess) return status;
   }
   // clang-format off
-  run_kernel<<<blocks, threads, shared, stream>>>(kernel);
+  run<<<blocks, threads, shared, stream>>>(kernel);
   // clang-format on
 #endif
   return cudaGetLastError();

@@ -2,6 +2,7 @@
 
 #include "kernels/rows/bodies.hpp"
 #include "kernels/rows/cuda.hpp"
+#include "kernels/rows/tape.hpp"
 
 namespace fsdp::kernels {
 
@@ -19,6 +20,8 @@ std::unordered_map<std::type_index, CudaRowFunction> cuda_row_functions() {
 #define FSDP_ADD(...) functions.emplace(typeid(__VA_ARGS__), run<__VA_ARGS__>);
   FSDP_ROW_BODIES(FSDP_ADD)
   FSDP_ELEMENT_UPDATES(FSDP_ADD)
+  FSDP_TAPE_BODIES(FSDP_ADD)
+  FSDP_ADD(TapeTiles)
   return functions;
 }
 

@@ -3,6 +3,7 @@
 
 #include "device/cuda/launch.hpp"
 #include "kernels/rows/bodies.hpp"
+#include "kernels/rows/tape.hpp"
 
 namespace fsdp::kernels {
 
@@ -24,6 +25,7 @@ requires(Body::cuda_threads > 0) inline constexpr unsigned most_threads_of<Body>
 template <class Body>
 struct Rows {
   static constexpr unsigned most_threads = most_threads_of<Body>;
+  static constexpr bool indexes_arguments() { return std::is_same_v<Body, TapeTiles>; }
   Body body;
   std::size_t rows;
 
@@ -44,5 +46,7 @@ cudaError_t run_rows_cuda(cudaStream_t stream, const Body& body, std::size_t row
 #define FSDP_INSTANTIATE(...) template cudaError_t run_rows_cuda<__VA_ARGS__>(cudaStream_t, const __VA_ARGS__&, std::size_t);
 FSDP_ROW_BODIES(FSDP_INSTANTIATE)
 FSDP_ELEMENT_UPDATES(FSDP_INSTANTIATE)
+FSDP_TAPE_BODIES(FSDP_INSTANTIATE)
+FSDP_INSTANTIATE(TapeTiles)
 
 }  // namespace fsdp::kernels

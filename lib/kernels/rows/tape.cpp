@@ -1,5 +1,5 @@
 // The row kernels of recorded layers and losses of one instruction set, apart from those of rows/cpu.cpp, whose rules are here
-// the same. They run only on CPUs.
+// the same.
 #include <omp.h>
 
 #include "kernels/rows/tape.hpp"
@@ -16,22 +16,12 @@ void run_tape_rows(const Body& body, std::size_t rows) {
 template <>
 void run_tape_tiles<FSDP_CPU_LEVEL>(const TapeRun& run) {
   const TapeTiles body{run};
-  const std::size_t parts = TapeRun::parts_of(run.rows);
-#pragma omp parallel for schedule(static) if (parts > 1)
-  for (std::size_t part = 0; part < parts; ++part)
+#pragma omp parallel for schedule(static) if (run.parts > 1)
+  for (std::size_t part = 0; part < run.parts; ++part)
     body(CpuLanes<FSDP_CPU_LEVEL>{}, part, run.tiles + static_cast<std::size_t>(omp_get_thread_num()) * run.tile_floats);
 }
 
 #define FSDP_INSTANTIATE(...) template void run_tape_rows<FSDP_CPU_LEVEL, __VA_ARGS__>(const __VA_ARGS__&, std::size_t);
-#define FSDP_TAPE_BODIES(E)            \
-  FSDP_INSTANTIATE(FinishSums<E>)      \
-  FSDP_INSTANTIATE(TransposeMatrix<E>) \
-  FSDP_INSTANTIATE(GatherRows<E>)      \
-  FSDP_INSTANTIATE(ScatterRows<E, E>)
-FSDP_TAPE_BODIES(float)
-FSDP_TAPE_BODIES(bf16)
-FSDP_TAPE_BODIES(f16)
-FSDP_INSTANTIATE(ScatterRows<float, bf16>)
-FSDP_INSTANTIATE(ScatterRows<float, f16>)
+FSDP_TAPE_BODIES(FSDP_INSTANTIATE)
 
 }  // namespace fsdp::kernels

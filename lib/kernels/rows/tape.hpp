@@ -1,4 +1,8 @@
 // Row bodies of recorded layers and losses (kernels/tape.hpp).
+//
+// Barriers. On a GPU a lane does not see what another lane wrote since the last barrier, and two functions of `lanes` may give
+// the same element to different lanes. There is a barrier after each row of each step, so a step needs others only between its
+// own writes and reads.
 #pragma once
 
 #include "base/element.hpp"
@@ -6,6 +10,13 @@
 #include "kernels/rows/layers.hpp"
 #include "kernels/rows/pointwise.hpp"
 #include "kernels/tape.hpp"
+
+/// For functions that are too large to be inlined wherever they are called.
+#if defined(FSDP_GPU)
+#define FSDP_TAPE_FUNCTION __device__
+#else
+#define FSDP_TAPE_FUNCTION
+#endif
 
 namespace fsdp::kernels {
 
@@ -29,20 +40,9 @@ struct TapeRowOfStep {
 
   template <class T>
   FSDP_INLINE T* at(const TapeOperand& o) const {
-    const TapeSpaces& spaces = run.spaces;
     const std::size_t row = (o.space == tile_space ? local : global) * o.stride;
-    const void* base = nullptr;
-    if (o.space == tile_space)
-      base = tile;
-    else if (o.space == sums_space)
-      base = sums;
-    else if (o.space < weights_space)
-      base = spaces.at[o.space];
-    else if (const std::size_t i = o.space - weights_space; i < spaces.parameters)
-      base = spaces.weights[spaces.indices[i]];
-    else
-      base = spaces.gradients[spaces.indices[i - spaces.parameters]];
-    return const_cast<T*>(static_cast<const T*>(static_cast<const void*>(static_cast<const char*>(base) + o.offset))) + row;
+    void* const base = o.space == tile_space ? tile : o.space == sums_space ? sums : run.spaces.at[o.space];
+    return static_cast<T*>(static_cast<void*>(static_cast<char*>(base) + o.offset)) + row;
   }
 
   FSDP_INLINE float* temporary(std::size_t i) const { return tile + i * run.widest; }
@@ -55,12 +55,14 @@ struct TapeRowOfStep {
     const float number = row[0];
     lanes.each(
         n, [=](float& x) FSDP_LANE { x = number; }, writes(spread));
+    lanes.sync();
     return spread;
   }
 
   FSDP_INLINE float* out() const { return step.sums ? temporary(3) : at<float>(step.out); }
   FSDP_INLINE void finish() const {
     if (!step.sums) return;
+    lanes.sync();
     const float total = lanes.sum(
         n, [](float x) FSDP_LANE { return x; }, static_cast<const float*>(temporary(3)));
     put(total);
@@ -84,15 +86,15 @@ struct TapeRowOfStep {
     finish();
   }
   template <class F>
-  void one(F f) const {
+  FSDP_TAPE_FUNCTION void one(F f) const {
     each(f, in(step.a, 0));
   }
   template <class F>
-  void two(const TapeOperand& second, F f) const {
+  FSDP_TAPE_FUNCTION void two(const TapeOperand& second, F f) const {
     each(f, in(step.a, 0), in(second, 1));
   }
   template <class F>
-  void three(F f) const {
+  FSDP_TAPE_FUNCTION void three(F f) const {
     each(f, in(step.a, 0), in(step.b, 1), in(step.c, 2));
   }
 
@@ -114,20 +116,20 @@ struct TapeRowOfStep {
   }
 
   template <class E>
-  void load() const {
+  FSDP_TAPE_FUNCTION void load() const {
     const E* const from = at<const E>(step.a);
     lanes.each(
         n, [](float& o, float x) FSDP_LANE { o = x; }, writes(at<float>(step.out)), from);
   }
   template <class E>
-  void store() const {
+  FSDP_TAPE_FUNCTION void store() const {
     const float* const from = at<const float>(step.a);
     const bool adds = step.adds;
     lanes.each(
         n, [=](E& o, float x) FSDP_LANE { o = E(adds ? static_cast<float>(o) + x : x); }, at<E>(step.out), from);
   }
 
-  void softmax(bool logarithms) const {
+  FSDP_TAPE_FUNCTION void softmax(bool logarithms) const {
     const float* const a = in(step.a, 0);
     const float top = largest(a);
     const float total = lanes.sum(
@@ -140,7 +142,7 @@ struct TapeRowOfStep {
       one([=](float x) FSDP_LANE { return exp(x - top) * inverse; });
     }
   }
-  void softmax_backward(bool logarithms) const {
+  FSDP_TAPE_FUNCTION void softmax_backward(bool logarithms) const {
     const float *const g = in(step.a, 0), *const y = in(step.c, 1);
     const float total = lanes.sum(
         n, [=](float g_c, float y_c) FSDP_LANE { return logarithms ? g_c : g_c * y_c; }, g, y);
@@ -149,19 +151,19 @@ struct TapeRowOfStep {
     else
       two(step.c, [=](float g_c, float y_c) FSDP_LANE { return y_c * (g_c - total); });
   }
-  void row_max_backward() const {
+  FSDP_TAPE_FUNCTION void row_max_backward() const {
     const float* const b = in(step.b, 1);
     const float top = *at<const float>(step.c), g = *at<const float>(step.a);
     const float share = g / lanes.sum(
                                 n, [=](float x) FSDP_LANE { return x == top ? 1.0f : 0.0f; }, b);
     two(step.b, [=](float, float x) FSDP_LANE { return x == top ? share : 0.0f; });
   }
-  void cross_entropy() const {
+  FSDP_TAPE_FUNCTION void cross_entropy() const {
     const float* const a = in(step.a, 0);
     const std::int64_t at_column = index();
     put(at_column < 0 ? 0.0f : log_of_sum_of_exp(a) - a[at_column]);
   }
-  void cross_entropy_backward() const {
+  FSDP_TAPE_FUNCTION void cross_entropy_backward() const {
     const std::int64_t at_column = index();
     const float* const b = in(step.b, 1);
     const float g = *at<const float>(step.a);
@@ -174,7 +176,7 @@ struct TapeRowOfStep {
     lanes.once([=]() FSDP_LANE { *d -= g; });
   }
 
-  void operator()() const {
+  FSDP_TAPE_FUNCTION void operator()() const {
     const float k = step.k, m = step.m;
     switch (step.op) {
       case TapeOp::fill:
@@ -372,28 +374,33 @@ struct TapeRowOfStep {
   }
 };
 
-/// All steps for the tiles of one part, in the memory of one thread.
+/// All steps for the tiles of one part, in the memory of one thread, or on a GPU of one part.
 struct TapeTiles {
   TapeRun run;
 
   template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t part) const {
+    (*this)(lanes, part, run.tiles + part * run.tile_floats);
+  }
+  template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t part, float* tile) const {
-    const std::size_t tiles = TapeRun::tiles_of(run.rows), parts = TapeRun::parts_of(run.rows);
-    const std::size_t first = part * tiles / parts, last = (part + 1) * tiles / parts;
+    const std::size_t tiles = TapeRun::tiles_of(run.rows);
+    const std::size_t first = part * tiles / run.parts, last = (part + 1) * tiles / run.parts;
     float* const sums = run.sums + part * run.sum_floats;
     lanes.each(
         run.sum_floats, [](float& sum) FSDP_LANE { sum = 0.0f; }, writes(sums));
+    lanes.sync();
     for (std::size_t t = first; t < last; ++t) {
       const std::size_t begin = t * TapeRun::tile_rows, left = run.rows - begin;
       const std::size_t rows = left < TapeRun::tile_rows ? left : TapeRun::tile_rows;
       for (std::size_t i = 0; i < run.count; ++i) {
         const TapeStep& step = run.steps[i];
         if ((step.serves & run.wanted) == 0) continue;
-        if (step.flat)
-          TapeRowOfStep<Lanes>{lanes, step, run, tile, sums, 0, begin, rows * step.columns}();
-        else
-          for (std::size_t r = 0; r < (step.once ? 1 : rows); ++r)
-            TapeRowOfStep<Lanes>{lanes, step, run, tile, sums, r, begin + r, step.columns}();
+        const std::size_t count = step.flat || step.once ? 1 : rows, n = step.flat ? rows * step.columns : step.columns;
+        for (std::size_t r = 0; r < count; ++r) {
+          TapeRowOfStep<Lanes>{lanes, step, run, tile, sums, r, begin + r, n}();
+          lanes.sync();
+        }
       }
     }
   }
@@ -482,8 +489,18 @@ struct ScatterRows {
       lanes.each(
           count, [](D& o, float x) FSDP_LANE { o = D(static_cast<float>(o) + x); },
           d_table + static_cast<std::size_t>(row) * rows.C + begin, d + r * rows.C + begin);
+      lanes.sync();
     }
   }
 };
+
+/// The bodies for whole matrices.
+#define FSDP_TAPE_BODIES(X)     \
+  FSDP_TAPE_BODIES_OF(X, float) \
+  FSDP_TAPE_BODIES_OF(X, bf16)  \
+  FSDP_TAPE_BODIES_OF(X, f16)   \
+  X(ScatterRows<float, bf16>)   \
+  X(ScatterRows<float, f16>)
+#define FSDP_TAPE_BODIES_OF(X, E) X(FinishSums<E>) X(TransposeMatrix<E>) X(GatherRows<E>) X(ScatterRows<E, E>)
 
 }  // namespace fsdp::kernels
