@@ -7,6 +7,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "layers/by_batch.hpp"
 #include "layers/ops.hpp"
 #include "layers/place.hpp"
 #include "layers/proof.hpp"
@@ -14,7 +15,14 @@
 
 namespace fsdp {
 
-Composition::Composition(const std::string& function, NamedLayers layers) : layers_(std::move(layers)) {
+/// The memory of the inner layers for a batch: of each, and the sums of saved numbers of those before it.
+struct Composition::InnerSizes {
+  std::vector<MemorySizes> each, before;
+  MemorySizes all;
+};
+
+Composition::Composition(const std::string& function, NamedLayers layers)
+    : layers_(std::move(layers)), inner_(std::make_shared<ByBatch<InnerSizes>>()) {
   if (layers_.empty()) throw UserError(format("{}() has no layers; give it at least one", function));
   std::set<std::string> names;
   for (const auto& [name, layer] : layers_) {
@@ -71,15 +79,20 @@ void copy_outputs(const ForwardPass& pass) {
 }
 
 }  // namespace
-MemorySizes Composition::inner_sizes(const BatchSizes& batch) const {
-  MemorySizes all;
-  for (const auto& [name, layer] : layers_) {
-    const MemorySizes one = layer->sizes(batch);
-    all.saved += one.saved, all.saved_floats += one.saved_floats;
-    all.scratch = std::max(all.scratch, one.scratch);
-  }
-  return all;
+const Composition::InnerSizes& Composition::sizes_of_inner(const BatchSizes& batch) const {
+  return inner_->get(batch, [&] {
+    InnerSizes sizes;
+    for (const auto& [name, layer] : layers_) {
+      const MemorySizes one = layer->sizes(batch);
+      sizes.each.push_back(one), sizes.before.push_back(sizes.all);
+      sizes.all.saved += one.saved, sizes.all.saved_floats += one.saved_floats;
+      sizes.all.scratch = std::max(sizes.all.scratch, one.scratch);
+    }
+    return sizes;
+  });
 }
+
+MemorySizes Composition::inner_sizes(const BatchSizes& batch) const { return sizes_of_inner(batch).all; }
 
 MemorySizes Composition::with_own(const BatchSizes& batch) const {
   const MemorySizes inner = inner_sizes(batch);
@@ -101,16 +114,12 @@ MemorySizes Composition::sizes(const BatchSizes& batch) const {
 template <class AnyPass>
 void Composition::prepare(AnyPass& pass, std::size_t i, const Tensor& x) const {
   const Place& place = places_.at(i);
-  std::size_t saved = 0, floats = 0;  // of the layers before it
-  for (std::size_t k = 0; k < i; ++k) {
-    const MemorySizes before = layers_[k].second->sizes(pass);
-    saved += before.saved, floats += before.saved_floats;
-  }
-  const MemorySizes own = layers_[i].second->sizes(pass);
+  const InnerSizes& sizes = sizes_of_inner(pass);
+  const MemorySizes &own = sizes.each[i], &before = sizes.before[i];
   pass.x = x;
   pass.place = place_of(layers_[i].first, pass.place);
-  pass.saved = pass.saved.part(saved, own.saved);
-  pass.stats = pass.stats.part(floats, own.saved_floats);
+  pass.saved = pass.saved.part(before.saved, own.saved);
+  pass.stats = pass.stats.part(before.saved_floats, own.saved_floats);
   pass.scratch = pass.scratch.part(0, own.scratch);
   pass.parameters = pass.parameters.subspan(place.parameter, place.parameters);
   pass.indices = pass.indices.subspan(place.parameter, place.parameters);

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,9 @@
 #include "layers/layer.hpp"
 
 namespace fsdp {
+
+template <class T>
+class ByBatch;
 
 /// Layers and their names, in order.
 using NamedLayers = std::vector<std::pair<std::string, LayerPtr>>;
@@ -61,6 +65,8 @@ class Composition : public Layer {
   struct Place {
     std::size_t parameter, parameters;
   };
+  struct InnerSizes;
+  const InnerSizes& sizes_of_inner(const BatchSizes& batch) const;
   template <class AnyPass>
   void prepare(AnyPass& pass, std::size_t i, const Tensor& x) const;
 
@@ -68,6 +74,7 @@ class Composition : public Layer {
   std::vector<Place> places_;  // of each layer's parameters among those of the whole
   std::vector<LayerParameter> parameters_;
   std::size_t saved_ = 0, floats_ = 0, scratch_ = 0;
+  const std::shared_ptr<ByBatch<InnerSizes>> inner_;  // copies have the same layers
 };
 
 /// One layer after another. The outputs between them are saved for backward.

@@ -51,6 +51,7 @@ struct BatchSizes {
   std::size_t ranks = 1;     // of the job
 
   std::size_t rows() const { return B * T; }  // R
+  bool operator==(const BatchSizes&) const = default;
 };
 /// The memory of a layer or a loss, in numbers per row.
 struct MemorySizes {

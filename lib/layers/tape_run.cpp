@@ -1,11 +1,11 @@
 // Recorded layers and losses: their plans, and how a plan runs.
 #include <algorithm>
-#include <mutex>
 
 #include "base/element.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "kernels/threads.hpp"
+#include "layers/by_batch.hpp"
 #include "layers/place.hpp"
 #include "layers/tape_plan.hpp"
 
@@ -39,15 +39,12 @@ class Recorder {
 
   /// The plan for these sizes. It is made at the first call, which is that of sizes() when a model's plan is made.
   const TapePlan& plan(const BatchSizes& batch) const {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [sizes, plan] : plans_)
-      if (sizes.B == batch.B && sizes.T == batch.T && sizes.type == batch.type && sizes.threads == batch.threads &&
-          sizes.on_gpu == batch.on_gpu && sizes.ranks == batch.ranks)
-        return *plan;
-    TapeList list = record(function_, inputs_, batch, is_loss_, options_);
-    require_same(list, batch);
-    plans_.emplace_back(batch, std::make_unique<TapePlan>(std::move(list), batch, is_loss_, tiled_));
-    return *plans_.back().second;
+    const auto make = [&] {
+      TapeList list = record(function_, inputs_, batch, is_loss_, options_);
+      require_same(list, batch);
+      return TapePlan(std::move(list), batch, is_loss_, tiled_);
+    };
+    return plans_.get(batch, make);
   }
 
  private:
@@ -75,8 +72,7 @@ class Recorder {
   const bool is_loss_, tiled_;
   const RecordedLossOptions options_;
   TapeList first_;  // for no rows
-  mutable std::mutex mutex_;
-  mutable std::vector<std::pair<BatchSizes, std::unique_ptr<TapePlan>>> plans_;
+  mutable ByBatch<TapePlan> plans_;
 };
 
 /// One pass over a plan. `gradient_of(i)` is the gradient of parameter i, or none.
