@@ -317,6 +317,7 @@ std::string Sequential::text() const {
   };
   const std::function<void(const std::string&, const Layer&)> add_layer = [&](const std::string& name, const Layer& layer) {
     add("layer " + name, typeid(layer));
+    if (layer.gathers() > 0) all += format("layer {} gathers {} numbers\n", name, layer.gathers());
     all += lines_of("layer " + name, recorded_text(layer));
     if (const auto* const whole = dynamic_cast<const Composition*>(&layer))
       for (const auto& [inner, part] : whole->layers()) add_layer(inner.empty() ? name : name + "." + inner, *part);
@@ -689,7 +690,7 @@ struct FullyShardedDataParallel::Parts {
     named_norms.resize(parameters().size());
     const std::vector<bool> named = named_by(of_user.norm_patterns, "norm_patterns", parameters());
     for (std::size_t p = 0; p < named.size(); ++p)
-      if (named[p]) named_norms[p] = parameters()[p].name;
+      if (named[p] && !parameters()[p].momentum) named_norms[p] = parameters()[p].name;
   }
   void require_same_options(const LoadOptions& how);
   void set_parameter(const std::string& name, std::span<const float> values);

@@ -83,13 +83,13 @@ std::string describe_refused(ShardedModel& model, Group& world, const UpdateScal
   std::string where = "only the loss";
   if (first != ranks) {
     const Operation& op = model.plan().update[static_cast<std::size_t>(all[3 * first]) - 1];
+    const Parameter& parameter = model.model().parameters()[static_cast<std::size_t>(all[3 * first + 2])];
     if (op.kind == &kinds::embedding_forward || op.kind == &kinds::block_forward)
       where = format("first in the output of {}{} on rank {}", model.model().stage(static_cast<std::size_t>(op.stage)).name,
                      op.block >= 0 ? " in the forward pass" : "", first);
     else
-      where = format("first in the gradient of {}, unit {}, on rank {}",
-                     model.model().parameters()[static_cast<std::size_t>(all[3 * first + 2])].name,
-                     model.layout().units()[static_cast<std::size_t>(all[3 * first + 1])].name, first);
+      where = format("first in {} {}, unit {}, on rank {}", parameter.momentum ? "what moves the state" : "the gradient of",
+                     parameter.name, model.layout().units()[static_cast<std::size_t>(all[3 * first + 1])].name, first);
   }
   return format(
       "update {} is not finite (loss {}, {} infinite or NaN elements in the gradient, {}), so the weights were not "

@@ -17,4 +17,8 @@ void add_squares(Stream& stream, ExactSum& sum, const float* x, std::size_t n) {
   }
 }
 
+void add_non_finite(Stream& stream, ExactSum& sum, const float* x, std::size_t n) {
+  launch(stream, NonFinite{&sum, x, n}, (n + NonFinite::block - 1) / NonFinite::block);
+}
+
 }  // namespace fsdp::kernels

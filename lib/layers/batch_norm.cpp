@@ -1,4 +1,5 @@
 // BatchNorm over the rows of all ranks, or of each rank.
+#include <cmath>
 #include <memory>
 
 #include "base/element.hpp"
@@ -17,7 +18,8 @@ class BatchNorm final : public Layer {
   BatchNorm(std::size_t width, float eps, float momentum, bool synchronized)
       : C_(width), eps_(eps), momentum_(momentum), synchronized_(synchronized) {
     require_size("batch_norm", "width", width);
-    if (!(eps > 0)) throw UserError(format("batch_norm() has eps {} (it must be above 0); correct it", eps));
+    if (!(eps > 0 && std::isfinite(eps)))
+      throw UserError(format("batch_norm() has eps {} (it must be above 0, and finite); correct it", eps));
     if (!(momentum > 0 && momentum <= 1))
       throw UserError(format("batch_norm() has momentum {} (it must be above 0, and at most 1); correct it", momentum));
   }

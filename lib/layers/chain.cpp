@@ -65,8 +65,8 @@ void require_sane(const char* what, const std::string& name, std::initializer_li
   constexpr std::size_t most = std::size_t{1} << 30;
   for (const std::size_t n : numbers)
     if (n > most)
-      throw UserError(
-          format("{} '{}' needs {} numbers per row (they are at most 2^30); correct its sizes", what, name, as_given(n)));
+      throw UserError(format("{} '{}' needs {} numbers (per row, or to gather, they are at most 2^30); correct its sizes", what,
+                             name, as_given(n)));
 }
 
 /// Checks the full name of a parameter. It becomes the name of an HDF5 dataset, which is a path, so it must not contain "/".
@@ -260,7 +260,9 @@ Chain::Chain(const NamedLayers& layers, const std::string& loss_name, LossPtr us
     if (name.empty() || !names.insert(name).second)
       throw UserError(
           format("layer {} has the name '{}' (each layer and the loss need a unique name); choose another name", i, name));
-    require_sane("layer", name, {layer->inputs(), layer->outputs(), layer->saved(), layer->saved_floats(), layer->scratch()});
+    require_sane(
+        "layer", name,
+        {layer->inputs(), layer->outputs(), layer->saved(), layer->saved_floats(), layer->scratch(), layer->gathers()});
     if (is_input && towers.empty() && layer->inputs() != 1)
       throw UserError(
           format("layer '{}' takes tokens, but its inputs() is {} (a row has one token); make it 1", name, layer->inputs()));
@@ -312,11 +314,13 @@ Chain::Chain(const NamedLayers& layers, const std::string& loss_name, LossPtr us
   }
   row_sizes.targets = loss_->targets(), row_sizes.labels = loss_->takes_labels(), row_sizes.classes = loss_->classes();
   sees_all_ranks = loss_->sees_all_ranks();
-  has_state = std::ranges::any_of(parameters_, [](const Parameter& one) { return one.momentum.has_value(); });
+  sees_other_ranks = std::ranges::any_of(parameters_, [](const Parameter& one) { return one.momentum.has_value(); }) ||
+                     std::ranges::any_of(parts, [](const Part& part) { return part.layer && part.layer->gathers() > 0; });
   if (sees_all_ranks && !loss_->looks_ahead())
     throw UserError(
         format("loss '{}' sees all ranks, but looks_ahead() is false (rows are gathered whole); return true", loss_name));
-  takes_short_rows = towers.empty() && loss_->takes_labels() && loss_->targets() == 1 && !loss_->looks_ahead() &&
+  takes_short_rows = towers.empty() && !sees_other_ranks && loss_->takes_labels() && loss_->targets() == 1 &&
+                     !loss_->looks_ahead() &&
                      std::none_of(layers.begin(), layers.end(), [](const auto& each) { return each.second->looks_ahead(); });
   stage_names.push_back(first_.name.empty() ? "inputs" : first_.name);
   for (const Part& part : blocks_) stage_names.push_back(part.name);

@@ -379,7 +379,7 @@ class PerPosition final : public Around {
   }
   std::size_t inputs() const override { return n_ * inner().inputs(); }
   std::size_t outputs() const override { return n_ * inner().outputs(); }
-  bool looks_ahead() const override { return has_state(inner()); }  // its positions are in a row, but state is of all rows
+  bool looks_ahead() const override { return false; }  // its positions are in a row
   std::size_t saved() const override { return n_ * Composition::saved(); }
   std::size_t saved_floats() const override { return n_ * Composition::saved_floats(); }
   std::size_t scratch() const override { return n_ * Composition::scratch(); }
@@ -435,11 +435,6 @@ LayerPtr select_columns(std::size_t width, std::size_t begin, std::size_t count)
   return std::make_shared<SelectColumns>(width, begin, count);
 }
 LayerPtr positions(std::size_t n, LayerPtr layer) { return std::make_shared<PerPosition>(n, std::move(layer)); }
-
-bool has_state(const Layer& layer) {
-  const std::vector<LayerParameter> all = layer.parameters();
-  return std::any_of(all.begin(), all.end(), [](const auto& one) { return one.kind == LayerParameter::Kind::state; });
-}
 
 void require_fit(const std::pair<std::string, LayerPtr>& before, const std::pair<std::string, LayerPtr>& layer) {
   if (layer.second->inputs() != before.second->outputs())

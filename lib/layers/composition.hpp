@@ -105,8 +105,6 @@ LayerPtr positions(std::size_t n, LayerPtr layer);
 
 /// Throws UserError if `layer` does not take as many numbers as the layer before it gives. The message names both.
 void require_fit(const std::pair<std::string, LayerPtr>& before, const std::pair<std::string, LayerPtr>& layer);
-/// Returns true if a parameter of the layer is a state.
-bool has_state(const Layer& layer);
 /// Throws UserError if an object with parameters is used as two layers, also inside others.
 void require_separate(const NamedLayers& layers);
 /// Returns true for embedding() and parallel() of them, whose backward passes read no parameters. is_embedding(): for the

@@ -71,7 +71,8 @@ struct Pass : BatchSizes {
   /// The rows of sequence b in a tensor with a row for each position of each sequence, such as x: a view [T, columns]. Throws
   /// UserError if b is too large, or if the tensor has another number of rows.
   Tensor sequence(const Tensor& tensor, std::size_t b) const;
-  /// Parameter i of Layer::parameters(), gathered; of a state, its value before the update. Throws UserError if i is too large.
+  /// Parameter i of Layer::parameters(), gathered; of a state, its value before the update. A pass must only read it. Throws
+  /// UserError if i is too large.
   Tensor parameter(std::size_t i) const;
   /// Returns false in evaluate(), predict() and input_gradients(). backward() must work there, too.
   bool training() const { return trains; }

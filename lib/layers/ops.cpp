@@ -31,10 +31,8 @@ const LayerParameter& parameter_of(const Pass& pass, std::size_t i) {
 
 Tensor gradient_of(const Pass& pass, float* const* gradients, std::size_t i) {
   const LayerParameter& parameter = parameter_of(pass, i);
-  if (parameter.kind == LayerParameter::Kind::state)
-    throw UserError(
-        format("gradient({}) is of '{}', which is a state (it has no gradient); write next({})", i, parameter.name, i));
-  return matrix_of(parameter, gradients ? gradients[pass.indices[i]] : nullptr, DType::f32);
+  const bool has_gradient = gradients && parameter.kind == LayerParameter::Kind::trained;
+  return matrix_of(parameter, has_gradient ? gradients[pass.indices[i]] : nullptr, DType::f32);
 }
 
 }  // namespace

@@ -259,8 +259,8 @@ class Model {
   std::vector<std::string> stage_names = {};  // those of a user's layers; empty: the embedding, numbered blocks and the head
   /// Nothing depends on a later column of its sequence: columns after the last target that counts may be left out.
   bool takes_short_rows = false;
-  bool sees_all_ranks = false;  // the loss of a row depends on the rows of all ranks
-  bool has_state = false;       // layers have state: Parameter::momentum
+  bool sees_all_ranks = false;    // the loss of a row depends on the rows of all ranks
+  bool sees_other_ranks = false;  // layers have state (Parameter::momentum), or gather numbers of all ranks
   const TransformerConfig* transformer_config =
       nullptr;  // other programs can make this model from it; null: it has user-defined layers
   std::unique_ptr<const InputStage> first;

@@ -14,8 +14,12 @@ void update(Stream& stream, const UnitMemory& memory, const OptimizerOptions& op
   for (const OptimizerSlice& slice : memory.slices) {
     kernels::UpdateTarget target = target_of(memory, slice, options, step);
     target.scales = false;
-    const float kept = kernels::single(std::pow(1 - slice.momentum, step.micro_batches));
-    kernels::update_elements(stream, target, kernels::SgdRule{.decay = kept, .l2 = 0, .learning_rate = -1});
+    const double kept = std::pow(1 - slice.momentum, step.micro_batches);
+    // value + (sum - (1 - kept) value), so that rounding does not move the limit of a small momentum.
+    kernels::update_elements(
+        stream, target,
+        kernels::SgdRule{
+            .decay = kept > 0 ? 1.0f : 0.0f, .l2 = kept > 0 ? kernels::single(kept - 1) : 0.0f, .learning_rate = -1});
   }
 }
 

@@ -181,7 +181,8 @@ extern const Kind gather_outputs, gather_targets, scatter_outputs;
 // operations/gradients.cpp
 extern const Kind clear;          // sets a unit's unreduced gradient to zero, so that backward can add to it
 extern const Kind sum_gradients;  // invariant plans: adds one partial sum of a unit's gradient to another, or copies it
-extern const Kind add_squares;    // adds the squares of this rank's part of a unit's gradient to the update's sums
+/// Adds the squares of this rank's part of a unit's gradient to the update's sums. Of state, only counts what is not finite.
+extern const Kind add_squares;
 extern const Kind gradient_norm;  // computes the norm from the update's sums over all ranks
 extern const Kind clip_values;    // clips each element of this rank's part of a unit's gradient to a value
 // operations/rounding.cpp

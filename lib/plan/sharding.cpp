@@ -33,11 +33,10 @@ void check_sharding(const Model& model, const ShardingOptions& options, int worl
     throw UserError(
         "the loss sees the rows of all ranks, which are others at another number of ranks, so `same bits at any number of "
         "ranks` cannot be promised; leave it out, or choose another loss");
-  if (options.plan.invariant && model.has_state)
+  if (options.plan.invariant && model.sees_other_ranks)
     throw UserError(
-        "layers have state, which is a mean over ranks and over rows of a rank, so `same bits at any number of ranks` cannot "
-        "be "
-        "promised; leave it out, or choose other layers");
+        "layers have state or gather numbers of all ranks, which are others at another number of ranks, so `same bits at any "
+        "number of ranks` cannot be promised; leave it out, or choose other layers");
   if (options.plan.micro_batches * model.blocks.size() > most_block_passes)
     throw UserError(format(
         "{} micro-batches of {} blocks make an update too long ({} block passes; the limit is {}); lower "

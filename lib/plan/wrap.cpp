@@ -227,12 +227,15 @@ std::vector<UnitSpec> wrap_parameters(const std::vector<Parameter>& parameters, 
         }
         std::stable_sort(by_rule.begin(), by_rule.end(), [&](const UnitSpec& a, const UnitSpec& b) {
           if (a.quantized != b.quantized) return b.quantized;
+          if (a.rule->is_of_state != b.rule->is_of_state) return b.rule->is_of_state;
           return elements_of(a, parameters) > elements_of(b, parameters);
         });
         for (UnitSpec& unit : by_rule) {
           unit.name = format("{}{}{}{}{}", name.empty() ? "root" : name, trainable ? "" : ", frozen",
                              sharded ? "" : ", ignored", unit.quantized ? ", quantized" : "",
-                             unit.rule == by_rule.front().rule ? "" : format(", by {}", unit.rule->name));
+                             unit.rule->is_of_state              ? ", state"
+                             : unit.rule == by_rule.front().rule ? ""
+                                                                 : format(", by {}", unit.rule->name));
           units.push_back(std::move(unit));
         }
       }

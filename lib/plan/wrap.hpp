@@ -47,7 +47,7 @@ struct ParameterPatterns {
 /// policy has parameters of several such kinds, it becomes several UnitSpecs, which are gathered and released together.
 struct UnitSpec {
   /// "root", "embedding", "block 3", "blocks 0-3", "transformer.h.0.mlp"; of a user's layers "stem", "stem to blocks.2". ",
-  /// frozen", ", ignored", ", quantized" or ", by adam" may follow.
+  /// frozen", ", ignored", ", quantized", ", state" or ", by adam" may follow.
   std::string name;
   std::vector<std::size_t> parameters;  // indices, ascending
   bool trainable = true;

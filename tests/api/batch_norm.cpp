@@ -18,7 +18,7 @@ using namespace fsdp::test;
 
 namespace {
 
-constexpr std::size_t rows = 12, columns = 5, width = 6, outputs = 3, micro_batches = 2, updates = 6;
+constexpr std::size_t rows = 12, features = 5, width = 6, outputs = 3, micro_batches = 2, updates = 6;
 using Kind = LayerParameter::Kind;
 
 /// Numbers that fp32 has exactly, as in golden/layers/make_batch_norm.py.
@@ -30,7 +30,7 @@ std::vector<float> numbers(std::size_t n, std::size_t seed) {
 
 Sequential network(bool synchronized = true) {
   Sequential model;
-  model.add("stem", linear(columns, width));
+  model.add("stem", linear(features, width));
   model.add("block", residual(sequential({{"up", linear(width, 2 * width, false)},
                                           {"bn", batch_norm(2 * width, 1e-5f, 0.1f, synchronized)},
                                           {"tanh", fsdp::tanh(2 * width)},
@@ -47,7 +47,7 @@ FillBatch part_of(const Job& job, std::uint64_t first_batch) {
       const std::vector<float> all = numbers(rows * n, seed + number);
       std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(part.size()) * job.rank(), part.size(), part.begin());
     };
-    take(batch.inputs(), columns, 1000), take(batch.targets(), outputs, 2000);
+    take(batch.inputs(), features, 1000), take(batch.targets(), outputs, 2000);
   };
 }
 
@@ -64,7 +64,7 @@ FsdpOptions options_of(const Job& job, const std::string& strategy = "FULL_SHARD
 
 void set_initial(FullyShardedDataParallel& sharded) {
   std::size_t seed = 0;
-  for (const auto& [name, n] : {std::pair("stem.weight", columns * width),
+  for (const auto& [name, n] : {std::pair("stem.weight", features * width),
                                 {"stem.bias", width},
                                 {"block.up.weight", 2 * width * width},
                                 {"block.bn.weight", 2 * width},
@@ -96,15 +96,15 @@ Parameters trained(Job& job, const FsdpOptions& options, const Sequential& model
 /// y = x + offset, with a constant. Counts rows in a state without forgetting (momentum 1 replaces it by the rows of a
 /// micro-batch, over all ranks), and gathers as `how` says.
 struct Counting final : Layer {
-  enum class How { right, gathers_less, gathers_more, writes_less, gathers_in_evaluations };
+  enum class How { right, gathers_less, gathers_more, writes_less, writes_infinity, gathers_in_evaluations };
   explicit Counting(How how_to = How::right) : how(how_to) {}
   std::vector<LayerParameter> parameters() const override {
-    return {{"scale", {columns}, constant(1)},
-            {"offset", {columns}, constant(0.5f), Kind::constant},
+    return {{"scale", {features}, constant(1)},
+            {"offset", {features}, constant(0.5f), Kind::constant},
             {"rows", {2}, constant(0), Kind::state, 1.0f}};
   }
-  std::size_t inputs() const override { return columns; }
-  std::size_t outputs() const override { return columns; }
+  std::size_t inputs() const override { return features; }
+  std::size_t outputs() const override { return features; }
   std::size_t gathers() const override { return 3; }
   std::size_t scratch() const override { return 3; }
   bool works_in(DType type) const override { return type == DType::f32 || type == DType::f16; }
@@ -118,27 +118,43 @@ struct Counting final : Layer {
   void forward(const ForwardPass& pass) const override {
     gather(pass);
     for (std::size_t r = 0; r < pass.rows(); ++r)
-      for (std::size_t c = 0; c < columns; ++c)
+      for (std::size_t c = 0; c < features; ++c)
         pass.y.set(r, c, pass.x.get(r, c) * pass.parameter(0).get(0, c) + pass.parameter(1).get(0, c));
   }
   void backward(const BackwardPass& pass) const override {
     if (pass.training()) gather(pass);
     for (std::size_t r = 0; r < pass.rows(); ++r)
-      for (std::size_t c = 0; c < columns; ++c) {
+      for (std::size_t c = 0; c < features; ++c) {
         pass.dx.set(r, c, pass.dy.get(r, c) * pass.parameter(0).get(0, c));
         if (const Tensor g = pass.gradient(0)) g.floats()[c] += pass.dy.get(r, c) * pass.x.get(r, c);
       }
     if (const Tensor next = pass.next(2)) {
       next.floats()[0] = static_cast<float>(pass.rows() * pass.ranks);
-      if (how != How::writes_less) next.floats()[1] = 7;
+      if (how != How::writes_less) next.floats()[1] = how == How::writes_infinity ? HUGE_VALF : 7;
     }
   }
   How how;
 };
 
+/// y = x. Gathers how many rows each rank has.
+struct RowsOfRanks final : Layer {
+  std::size_t inputs() const override { return features; }
+  std::size_t outputs() const override { return features; }
+  std::size_t gathers() const override { return 1; }
+  bool looks_ahead() const override { return false; }
+  void gather(const Pass& pass) const {
+    if (!pass.training()) return;
+    float mine = static_cast<float>(pass.rows());
+    const Tensor all = pass.gather({&mine, 1, 1, 1});
+    for (std::size_t k = 0; k < all.rows; ++k) BOOST_TEST(all.get(k, 0) == mine);
+  }
+  void forward(const ForwardPass& pass) const override { gather(pass), ops::copy(pass, pass.y, pass.x); }
+  void backward(const BackwardPass& pass) const override { gather(pass), ops::copy(pass, pass.dx, pass.dy); }
+};
+
 Sequential counting(Counting::How how = Counting::How::right) {
   Sequential model;
-  model.add("count", std::make_shared<Counting>(how)).add("head", linear(columns, outputs));
+  model.add("count", std::make_shared<Counting>(how)).add("head", linear(features, outputs));
   return std::move(model.loss(mean_squared_error(outputs)));
 }
 
@@ -251,6 +267,16 @@ BOOST_AUTO_TEST_CASE(a_layer_of_a_user_with_state) {
   sharded.step(0.05, part_of(job, 0));
   Parameters unfrozen = parameters_of(sharded);
   if (job.rank() == 0) BOOST_TEST((unfrozen.at("count.offset") == initial.at("count.offset")));
+  // A state that would not be finite is refused, and nothing has changed.
+  FullyShardedDataParallel infinite(job, counting(Counting::How::writes_infinity), options_of(job));
+  const Parameters of_infinite = parameters_of(infinite);
+  refused("first in what moves the state count.rows", [&] { infinite.step(0.05, part_of(job, 0)); });
+  BOOST_TEST((parameters_of(infinite) == of_infinite));
+  // Norms of gradients by parameter leave states out.
+  FsdpOptions with_norms = options_of(job);
+  with_norms.norm_patterns = {"*"};
+  FullyShardedDataParallel measured(job, counting(), with_norms);
+  for (const auto& [name, norm] : measured.step(0.05, part_of(job, 0)).gradient_norms) BOOST_TEST(name != "count.rows");
   // An update that overflows moves no state.
   FsdpOptions in_fp16 = options_of(job);
   in_fp16.param_dtype = "fp16", in_fp16.fp16_init_scale = 0x1p30;
@@ -258,6 +284,27 @@ BOOST_AUTO_TEST_CASE(a_layer_of_a_user_with_state) {
   BOOST_TEST(overflows.step(0.05, part_of(job, 0)).skipped);
   const Parameters kept = parameters_of(overflows);
   if (job.rank() == 0) BOOST_TEST(kept.at("count.rows") == (std::vector<float>{0, 0}), boost::test_tools::per_element());
+}
+
+// Positions without labels are not left out, because ranks leave out others.
+BOOST_AUTO_TEST_CASE(layers_that_gather_have_all_positions) {
+  Job job;
+  FsdpOptions options = {.batch_size = 2, .sequence_length = 64};
+  Sequential model;
+  model.add("first", linear(features, features)).add("rows", positions(1, std::make_shared<RowsOfRanks>()));
+  model.add("head", linear(features, 3)).loss(cross_entropy(3));
+  FullyShardedDataParallel sharded(job, model, options);
+  const double loss = sharded
+                          .step(0.1,
+                                [&](const Batch& batch) {
+                                  std::ranges::fill(batch.inputs(), 0.5f), std::ranges::fill(batch.labels(), -1);
+                                  batch.labels()[static_cast<std::size_t>(job.rank())] = 1;
+                                })
+                          .loss;
+  BOOST_TEST(std::isfinite(loss));
+  options.invariant = true;
+  if (job.size() != 3)  // no power of two, which is refused before
+    refused("layers have state or gather", [&] { FullyShardedDataParallel(job, model, options); });
 }
 
 BOOST_AUTO_TEST_CASE(what_is_refused) {
@@ -283,7 +330,7 @@ BOOST_AUTO_TEST_CASE(what_is_refused) {
   }
   options.invariant = true;
   if (job.size() != 3)  // no power of two, which is refused before
-    refused("layers have state", [&] { FullyShardedDataParallel(job, network(), options); });
+    refused("layers have state or gather", [&] { FullyShardedDataParallel(job, network(), options); });
   FsdpOptions frozen = options_of(job);
   frozen.freeze = {"*.weight", "*.bias"};
   refused("every parameter is frozen", [&] { FullyShardedDataParallel(job, network(), frozen); });

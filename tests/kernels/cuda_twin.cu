@@ -230,6 +230,18 @@ void compare_squares() {
   if (wrong > 0) ++failures;
 }
 
+/// Infinities and NaNs are counted.
+void count_non_finite() {
+  std::vector<float> x = numbers(3 * k::NonFinite::block + 77);
+  x[5] = INFINITY, x[k::NonFinite::block] = NAN, x.back() = -INFINITY;
+  const DeviceCopy<float> on_device(x);
+  const DeviceCopy<k::ExactSum> sum(std::vector<k::ExactSum>(1));
+  check(k::run_rows_cuda(nullptr, k::NonFinite{sum.data(), on_device.data(), x.size()}, 4), "non-finite");
+  const bool right = sum.fetch()[0].non_finite == 3;
+  std::printf("%-24s %s\n", "non-finite", right ? "counted" : "FAILED");
+  if (!right) ++failures;
+}
+
 /// Rounding and squares in one kernel, and one after the other on the CPU: the same numbers, and the same sum of squares. Its
 /// blocks differ, so its digits below the highest three may differ.
 void compare_rounding_and_squares() {
@@ -653,6 +665,7 @@ int main() {
   compare("uniform numbers", n, (counters + 255) / 256, 0, [](F x, I) { return k::UniformFill{x, n, 6, 3, 4, 0, 0.02f}; });
 
   compare_squares();
+  count_non_finite();
   compare_rounding_and_squares();
   return failures > 0;
 }

@@ -153,8 +153,7 @@ BOOST_AUTO_TEST_CASE(of_all_layers) {
     require_right("batch_norm", check_gradients(*batch_norm(13, 1e-5f, 0.1f, synchronized), {.B = 5}));
   require_right(
       "batch_norm inside others",
-      check_gradients(*residual(sequential({{"up", linear(5, 7, false)}, {"bn", batch_norm(7)}, {"down", linear(7, 5)}})),
-                      {.B = 5}));
+      check_gradients(*residual(sequential({{"up", linear(5, 7)}, {"bn", batch_norm(7)}, {"down", linear(7, 5)}})), {.B = 5}));
   require_right("embedding", check_gradients(*embedding(5, 7)));
   require_right("sigmoid and product", check_gradients(GatedConvolution(10, 4)));
   require_right("swiglu", check_gradients(SwigluLayer(6, 11)));

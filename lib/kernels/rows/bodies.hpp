@@ -76,6 +76,7 @@
   X(CopyPieces)                             \
   X(NormalFill)                             \
   X(UniformFill)                            \
+  X(NonFinite)                              \
   X(Squares)                                \
   X(NormalizeSums)                          \
   X(FinishNorm)                             \

@@ -72,6 +72,25 @@ class DigitSum {
 };
 #endif
 
+/// Row r counts the infinities and NaNs of its block.
+struct NonFinite {
+  static constexpr std::size_t block = 4096;
+  ExactSum* sum;
+  const float* x;
+  std::size_t n;
+
+  template <class Lanes>
+  FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
+    const std::size_t begin = r * block, count = n - begin < block ? n - begin : block;
+    const std::int32_t found = lanes.sum(
+        count,
+        [](float value) FSDP_LANE { return (__builtin_bit_cast(std::int32_t, value) & 0x7fffffff) < 0x7f800000 ? 0 : 1; },
+        x + begin);
+    ExactSum* const to = sum;
+    if (found > 0) lanes.once([=]() FSDP_LANE { Lanes::add(&to->non_finite, static_cast<std::int64_t>(found)); });
+  }
+};
+
 /// Row r adds the squares of its blocks to `sum`; several rows may run at the same time.
 struct Squares {
   static constexpr unsigned cuda_threads = 128;  // each lane repeats the instructions of a block that are not for its elements

@@ -825,8 +825,7 @@ class Builder {
     }
     if (tree && !scattered) emit_sum(list, u, whole, partial_sum(u, i), add);
     if (tree) join_sums(list, u, i, last ? 1 : std::popcount(m + 1));
-    if (last && !narrow && !units_.is_of_state(u))
-      emit(list, kinds::add_squares, u, {{gradient, at(plan_.wide_gradients, u)}, {sums, plan_.sums}});
+    if (last && !narrow) emit(list, kinds::add_squares, u, {{gradient, at(plan_.wide_gradients, u)}, {sums, plan_.sums}});
   }
 
   /// The place of a partial sum of a unit's gradient in fp32. Number 0 is the total in the end; only a tree has others.

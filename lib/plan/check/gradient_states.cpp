@@ -184,13 +184,8 @@ void GradientStates::upcast_master(const Operation& op) {
 // --- Norm and clipping ---
 
 void GradientStates::take_squares(const Operation& op) {
-  require_complete(u_of(op));
-  if (std::exchange(unit_of(op).in_norm, true)) fail("counts a gradient twice");
-}
-
-/// The gradient must have all micro-batches and ranks.
-void GradientStates::require_complete(std::size_t u) const {
-  const UnitGradient& unit = units_[u];
+  const std::size_t u = u_of(op);
+  UnitGradient& unit = units_[u];
   if (plan_.sums_in_a_tree) {
     const auto found = unit.sums.find(0);
     if (found == unit.sums.end() || unit.sums.size() != 1 || !found->second.reduced || found->second.begin != 0 ||
@@ -207,13 +202,12 @@ void GradientStates::require_complete(std::size_t u) const {
       fail(unit.reduced ? "finds a gradient that is summed over ranks with other shards"
                         : "finds a gradient that is not summed over all ranks");
   }
+  if (std::exchange(unit.in_norm, true)) fail("counts a gradient twice");
 }
 
 void GradientStates::sum_squares(const Operation&) {
   for (std::size_t u = 0; u < units_.size(); ++u)
-    if (is_trained(u) && units_[u].in_norm == layout_.units()[u].rule->is_of_state)
-      fail(units_[u].in_norm ? format("includes {}, which is state", name_of_unit(u))
-                             : format("does not include the gradient of {}", name_of_unit(u)));
+    if (is_trained(u) && !units_[u].in_norm) fail(format("does not include the gradient of {}", name_of_unit(u)));
   if (std::exchange(squares_are_summed_, true)) fail("sums over the ranks twice");
 }
 
@@ -286,7 +280,6 @@ void GradientStates::update(const Operation& op) {
     fail("comes before its directions have arrived from all ranks");
   if (reduced_rounds_ < rounds_of(u)) fail("comes before its statistics are summed over the ranks");
   if (!is_trained(u)) fail("updates frozen parameters");
-  if (layout_.units()[u].rule->is_of_state) require_complete(u);
   if (std::exchange(units_[u].updated, true)) fail("updates parameters twice");
 }
 

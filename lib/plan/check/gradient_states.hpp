@@ -104,7 +104,6 @@ class GradientStates : private CheckedList {
   void advance(const Operation& op, Matrices from, Matrices to, const char* why);
   void require_whole_micro_batches(const std::set<Contribution>& have, std::size_t stages) const;
   void require_all(std::size_t u, const std::set<Contribution>& have) const;
-  void require_complete(std::size_t u) const;
   void check_end() const;
 
   std::size_t at_ = 0;  // index of the current operation

@@ -57,9 +57,10 @@ constinit const Kind add_squares = {.name = "squares",
                                     .operands = of_add_squares,
                                     .run =
                                         [](const Running& r) {
-                                          if (r.counts_unit())
-                                            kernels::add_squares(r.stream, r.at<UpdateSums>(sums)->squares,
-                                                                 r.at<float>(gradient), r.op.count);
+                                          if (!r.counts_unit()) return;
+                                          const auto add =
+                                              r.unit().rule->is_of_state ? kernels::add_non_finite : kernels::add_squares;
+                                          add(r.stream, r.at<UpdateSums>(sums)->squares, r.at<float>(gradient), r.op.count);
                                         },
                                     .cost = [](const Operation& op, const Costing&) { return passes(1, op); },
                                     .amount = of_shard,
