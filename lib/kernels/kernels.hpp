@@ -135,28 +135,6 @@ void head_norm_backward(Stream& stream, E* dx, float* d_gain, Write write_gain, 
 /// The number of floats of scratch for the partial sums of gain and bias gradients.
 std::size_t column_sum_scratch(std::size_t C, const DeviceTraits& device);
 
-/// BatchNorm (Ioffe and Szegedy 2015), in steps, so that ranks can join their statistics in between.
-/// moments[2,C] receives the sum of each column of x[R,C], and the sum of the squared differences from its mean. `scratch` has
-/// column_sum_scratch(C, device) floats, as in batch_norm_sums().
-template <class E>
-void column_moments(Stream& stream, float* moments, const E* x, std::size_t R, std::size_t C, float* scratch);
-/// Joins moments[ranks,2,C] of R rows each, in the order of the ranks. stats[2,C] receives mean and 1 / sqrt(variance + eps).
-/// mean[C] and variance[C], if not null, receive the mean and the variance without bias.
-void join_moments(Stream& stream, float* stats, float* mean, float* variance, const float* moments, std::size_t ranks,
-                  std::size_t R, std::size_t C, float eps);
-/// y = (x - mean) * rstd * gain + bias.
-template <class E>
-void batch_norm_forward(Stream& stream, E* y, const E* x, const float* stats, const E* gain, const E* bias, std::size_t R,
-                        std::size_t C);
-/// sums[2,C] receives the sums over the rows of dy and of dy * (x - mean) * rstd: the gradients of bias and gain.
-template <class E>
-void batch_norm_sums(Stream& stream, float* sums, const E* dy, const E* x, const float* stats, std::size_t R, std::size_t C,
-                     float* scratch);
-/// dx from the sums[ranks,2,C] of `ranks` ranks with R rows each; with ranks = 0, for statistics that do not depend on x.
-template <class E>
-void batch_norm_backward(Stream& stream, E* dx, const E* dy, const E* x, const float* stats, const E* gain, const float* sums,
-                         std::size_t ranks, std::size_t R, std::size_t C);
-
 // --- dropout.cpp -------------------------------------------------------------------------------------------------------
 /// Selects the elements of a tensor that dropout keeps. The mask is a function of only (seed, site, update, global index): the
 /// backward pass and recomputation generate the same mask again, and the mask does not depend on how an update is divided into

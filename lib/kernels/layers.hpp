@@ -20,6 +20,30 @@ void tanh_forward(Stream& stream, E* y, E* x, std::size_t R, std::size_t C);
 template <class E>
 void tanh_backward(Stream& stream, E* dx, const E* dy, const E* x, std::size_t n);
 
+/// BatchNorm (Ioffe and Szegedy 2015), in steps, so that ranks can join their statistics in between.
+/// moments[2,C] receives the sum of each column of x[R,C], and the sum of the squared differences from its mean. `scratch` has
+/// column_sum_scratch(C, device) floats, as in batch_norm_sums().
+template <class E>
+void column_moments(Stream& stream, float* moments, const E* x, std::size_t R, std::size_t C, float* scratch);
+/// Joins moments[ranks,2,C] of R rows each, in the order of the ranks. stats[2,C] receives mean and 1 / sqrt(variance + eps).
+/// mean[C] and variance[C], if not null, receive the mean and the variance without bias.
+void join_moments(Stream& stream, float* stats, float* mean, float* variance, const float* moments, std::size_t ranks,
+                  std::size_t R, std::size_t C, float eps);
+/// y = (x - mean) * rstd * gain + bias.
+template <class E>
+void batch_norm_forward(Stream& stream, E* y, const E* x, const float* stats, const E* gain, const E* bias, std::size_t R,
+                        std::size_t C);
+/// sums[2,C] receives the sums over the rows of dy and of dy * (x - mean) * rstd: the gradients of bias and gain.
+template <class E>
+void batch_norm_sums(Stream& stream, float* sums, const E* dy, const E* x, const float* stats, std::size_t R, std::size_t C,
+                     float* scratch);
+/// out[2,C] receives the sum of sums[ranks,2,C], in the order of the ranks on CPUs.
+void join_sums(Stream& stream, float* out, const float* sums, std::size_t ranks, std::size_t C);
+/// dx from the sums[2,C] of all rows, of which there are `count`; 0: the statistics do not depend on x, and sums are not read.
+template <class E>
+void batch_norm_backward(Stream& stream, E* dx, const E* dy, const E* x, const float* stats, const E* gain, const float* sums,
+                         std::size_t count, std::size_t R, std::size_t C);
+
 enum class SoftmaxForm { probabilities, logarithms };
 /// Each row of y[R,C] is the softmax of that row of x, or its logarithm. Backward computes the softmax again from x. y may be
 /// x, and dx may be dy.

@@ -5,6 +5,7 @@
 #include "device/traits.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/launch.hpp"
+#include "kernels/layers.hpp"
 #include "kernels/rows/bodies.hpp"
 
 namespace fsdp::kernels {
@@ -111,11 +112,15 @@ void batch_norm_sums(Stream& stream, float* sums, const E* dy, const E* x, const
   finish(stream, sums + C, scratch + C, C, 2 * C, partitions, Write::overwrite);
 }
 
+void join_sums(Stream& stream, float* out, const float* sums, std::size_t ranks, std::size_t C) {
+  finish(stream, out, sums, 2 * C, 2 * C, ranks, Write::overwrite);
+}
+
 template <class E>
 void batch_norm_backward(Stream& stream, E* dx, const E* dy, const E* x, const float* stats, const E* gain, const float* sums,
-                         std::size_t ranks, std::size_t R, std::size_t C) {
-  const float count = static_cast<float>(ranks * R);
-  launch(stream, BatchNormBackward<E>{dx, dy, x, stats, sums, gain, C, ranks, ranks == 0 ? 0 : 1 / count}, R);
+                         std::size_t count, std::size_t R, std::size_t C) {
+  const float share = count > 0 ? 1 / static_cast<float>(count) : 0;
+  launch(stream, BatchNormBackward<E>{dx, dy, x, stats, count > 0 ? sums : stats, gain, C, share}, R);
 }
 
 #define FSDP_INSTANTIATE(E)                                                                                                   \

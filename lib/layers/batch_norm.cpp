@@ -5,7 +5,7 @@
 #include "base/element.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
-#include "kernels/kernels.hpp"
+#include "kernels/layers.hpp"
 #include "layers/layers.hpp"
 #include "layers/place.hpp"
 
@@ -71,9 +71,10 @@ class BatchNorm final : public Layer {
         if (const Tensor gradient = pass.gradient(i))
           kernels::add(*pass.stream, gradient.floats(), own.floats() + (1 - i) * C_, C_);
       const Tensor all = pass.training() && synchronized_ ? pass.gather(own) : own;
+      if (all.rows > 1) kernels::join_sums(*pass.stream, own.floats(), all.floats(), all.rows, C_);
       if (pass.dx)
         kernels::batch_norm_backward(*pass.stream, static_cast<E*>(pass.dx.data), dy, x, stats, in<E>(pass.parameter(0)),
-                                     all.floats(), pass.training() ? all.rows : 0, R, C_);
+                                     own.floats(), pass.training() ? all.rows * R : 0, R, C_);
     });
     for (const std::size_t i : {0, 1})
       if (const Tensor to = pass.next(2 + i)) pass.stream->copy(to.data, next + i * C_, C_ * sizeof(float));

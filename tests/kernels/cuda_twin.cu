@@ -319,8 +319,8 @@ int main() {
     const F before = x + n + 3 * 200, stats = before + 3 * R * 200;
     return k::HeadNormBackward<float>{x, x + n, before, stats, stats + 3 * R, R, 3, 200, C, 3};
   });
-  compare("batch norm backward", 3 * n + 9 * C, R, rounding, [](F x, I) {
-    return k::BatchNormBackward<float>{x, x + n, x + 2 * n, x + 3 * n, x + 3 * n + 2 * C, x + 3 * n + 8 * C, C, 3, 0.125f};
+  compare("batch norm backward", 3 * n + 5 * C, R, rounding, [](F x, I) {
+    return k::BatchNormBackward<float>{x, x + n, x + 2 * n, x + 3 * n, x + 3 * n + 2 * C, x + 3 * n + 4 * C, C, 0.125f};
   });
   compare(
       "join moments", 10 * C, 3, rounding,

@@ -108,27 +108,28 @@ struct BatchNormSums {
   }
 };
 
-/// sums[ranks,2,C] are those of BatchNormSums of each rank; none if the statistics do not depend on x.
+/// sums[2,C] are those of BatchNormSums over all rows; share: the inverse of their number, or 0 if the statistics do not depend
+/// on x.
 template <class E>
 struct BatchNormBackward {
   E* dx;
   const E *dy, *x;
   const float *stats, *sums;
   const E* gain;
-  std::size_t C, ranks;
-  float inverse_count;
+  std::size_t C;
+  float share;
 
   template <class Lanes>
   FSDP_INLINE void operator()(Lanes lanes, std::size_t r) const {
-    const BatchNormBackward m = *this;
-    const std::size_t row = r * C;
-    lanes.each(C, [=](std::size_t c) FSDP_LANE {
-      float sum = 0, hat_sum = 0;
-      for (std::size_t k = 0; k < m.ranks; ++k) sum += m.sums[2 * k * m.C + c], hat_sum += m.sums[(2 * k + 1) * m.C + c];
-      const float rstd = m.stats[m.C + c], hat = (static_cast<float>(m.x[row + c]) - m.stats[c]) * rstd;
-      const float d = static_cast<float>(m.dy[row + c]) - (sum + hat * hat_sum) * m.inverse_count;
-      m.dx[row + c] = E(static_cast<float>(m.gain[c]) * rstd * d);
-    });
+    const float *mean = stats, *rstd = stats + C, *sum = sums, *hat_sum = sums + C;
+    const float by = share;
+    lanes.each(
+        C,
+        [=](E& dx_c, float d_c, float x_c, float g_c, float mean_c, float rstd_c, float sum_c, float hat_sum_c) FSDP_LANE {
+          const float hat = (x_c - mean_c) * rstd_c;
+          dx_c = E(g_c * rstd_c * (d_c - (sum_c + hat * hat_sum_c) * by));
+        },
+        writes(dx + r * C), dy + r * C, x + r * C, gain, mean, rstd, sum, hat_sum);
   }
 };
 
