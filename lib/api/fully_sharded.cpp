@@ -690,7 +690,7 @@ struct FullyShardedDataParallel::Parts {
     named_norms.resize(parameters().size());
     const std::vector<bool> named = named_by(of_user.norm_patterns, "norm_patterns", parameters());
     for (std::size_t p = 0; p < named.size(); ++p)
-      if (named[p] && !parameters()[p].momentum) named_norms[p] = parameters()[p].name;
+      if (named[p] && !parameters()[p].is_state()) named_norms[p] = parameters()[p].name;
   }
   void require_same_options(const LoadOptions& how);
   void set_parameter(const std::string& name, std::span<const float> values);
@@ -974,7 +974,10 @@ std::vector<float> FullyShardedDataParallel::Parts::outputs_of(const FoundLayer&
           found.place ? &inner : nullptr, found.first);
     });
   });
-  if (!found.place) return outputs.resize(outputs.size() - shape.B * found.carried), outputs;
+  if (!found.place) {
+    outputs.resize(outputs.size() - shape.B * found.carried);
+    return outputs;
+  }
   agree(world, [&] {
     require_user(!inner.numbers.empty(),
                  format("the layer '{}' has no outputs (the layer around it has not run it); name another layer", layer));
@@ -997,7 +1000,7 @@ std::vector<float> FullyShardedDataParallel::Parts::floats_of(const MemoryView& 
 std::vector<float> FullyShardedDataParallel::Parts::input_gradients(const FillBatch& fill, const std::string& input) {
   require_same_lines(world, input, "name different inputs", "they run one backward pass");
   const FoundLayer found = agree(world, [&] {
-    require_user(loss_of_layers && !(rows.named.empty() && rows.tokens),
+    require_user(loss_of_layers && !rows.tokens,
                  "input_gradients() is for models of numbers (tokens have no gradient); leave it out");
     return static_cast<const Chain&>(engine.model().model()).find_input(input);
   });

@@ -43,8 +43,8 @@ struct Mesh {
   /// A second group of the ranks of shard(), so that all-gathers can run during reductions; null if all-gathers and reductions
   /// never overlap.
   std::unique_ptr<Communicator> gather = nullptr;
-  /// A second group of all ranks, for layers that gather during their passes; null if collectives never overlap, or no layer
-  /// does.
+  /// A second group of all ranks, for layers that gather during their passes; null if collectives never overlap, or if
+  /// no layer gathers.
   std::unique_ptr<Communicator> layers = nullptr;
   Communicator& along(GroupAxis axis) const {
     return axis == GroupAxis::world ? *world : *axes[static_cast<std::size_t>(axis)];

@@ -88,7 +88,7 @@ std::string describe_refused(ShardedModel& model, Group& world, const UpdateScal
       where = format("first in the output of {}{} on rank {}", model.model().stage(static_cast<std::size_t>(op.stage)).name,
                      op.block >= 0 ? " in the forward pass" : "", first);
     else
-      where = format("first in {} {}, unit {}, on rank {}", parameter.momentum ? "what moves the state" : "the gradient of",
+      where = format("first in {} {}, unit {}, on rank {}", parameter.is_state() ? "what moves the state" : "the gradient of",
                      parameter.name, model.layout().units()[static_cast<std::size_t>(all[3 * first + 1])].name, first);
   }
   return format(

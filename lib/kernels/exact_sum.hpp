@@ -81,7 +81,7 @@ static_assert(std::is_standard_layout_v<ExactSum> && sizeof(ExactSum) == ExactSu
 
 /// Adds the squares of x[0..n) to `sum`. Both must be in memory of the stream's device.
 void add_squares(Stream& stream, ExactSum& sum, const float* x, std::size_t n);
-/// Only counts the infinities and NaNs among the numbers x[n].
+/// Counts the infinities and NaNs of x[0..n) in `sum`, and adds no squares.
 void add_non_finite(Stream& stream, ExactSum& sum, const float* x, std::size_t n);
 
 }  // namespace fsdp::kernels

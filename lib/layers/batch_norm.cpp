@@ -31,7 +31,7 @@ class BatchNorm final : public Layer {
   }
   std::size_t inputs() const override { return C_; }
   std::size_t outputs() const override { return C_; }
-  /// Of all rows: statistics[2,C], and the mean and variance that the states move to.
+  /// 4 C numbers for the whole batch, divided by its rows: statistics[2,C], then the mean and variance to which states move.
   MemorySizes sizes(const BatchSizes& batch) const override {
     return {.saved_floats = (4 * C_ + batch.rows() - 1) / batch.rows()};
   }

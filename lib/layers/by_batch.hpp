@@ -1,4 +1,4 @@
-// What layers know for each size of batch. Internal.
+// Values that are computed once for each size of batch. Internal.
 #pragma once
 
 #include <atomic>
@@ -9,8 +9,9 @@
 
 namespace fsdp {
 
-/// A value for each size of batch. It is made when it is first needed, which is when a model's plan is made, and lives as long
-/// as this object. Several threads may call get(); a value that exists costs no lock.
+/// A value for each size of batch, made when it is first needed and kept as long as this object. That is when a model's plan is
+/// made, or in the first pass of a shorter T (Model::takes_short_rows). Several threads may call get(); a value that exists
+/// costs no lock.
 template <class T>
 class ByBatch {
  public:

@@ -161,7 +161,7 @@ class Chain::Block final : public Inner {
 };
 
 /// The first stage of a tower, which reads its input from the batch.
-class Chain::Begin final : public Inner {
+class Chain::TowerBegin final : public Inner {
  public:
   using Inner::Inner;
 
@@ -182,7 +182,7 @@ class Chain::Begin final : public Inner {
 };
 
 /// The end of a tower: its outputs become columns after those of the towers before it.
-class Chain::Join final : public Inner {
+class Chain::TowerEnd final : public Inner {
  public:
   using Inner::Inner;
 
@@ -276,7 +276,7 @@ Chain::Chain(const NamedLayers& layers, const std::string& loss_name, LossPtr us
                  "into a layer after it",
                  name));
     if (layer->takes_tokens() && !is_input)
-      throw UserError(format("layer '{}' takes tokens (only the first layer can); put it first", name));
+      throw UserError(format("layer '{}' takes tokens (only the first layer of a model or a tower can); put it there", name));
     if (tower.rows == 0) {
       if (i > 0 && parts[i - 1].layer && parts[i - 1].tower.rows == 0)
         require_fit({parts[i - 1].name, parts[i - 1].layer}, {name, layer});
@@ -288,15 +288,13 @@ Chain::Chain(const NamedLayers& layers, const std::string& loss_name, LossPtr us
     }
     Part part = make_part(name, layer, layer->parameters(), is_first ? -1 : narrow<int>(blocks_.size()), tied);
     part.tower = tower;
-    if (is_first)
-      first_ = std::move(part);
-    else
-      blocks_.push_back(std::move(part));
+    (is_first ? first_ : blocks_.emplace_back()) = std::move(part);
   }
   require_sane("loss", loss_name, {loss_->inputs(), loss_->targets(), loss_->scratch()});
   if (loss_->inputs() != width)
-    throw UserError(format("the loss takes {} numbers per row ({} before it gives {}); make them equal", loss_->inputs(),
-                           layers.empty() ? "what the towers are" : format("layer '{}'", layers.back().first), width));
+    throw UserError(format("the loss takes {} numbers per row ({}); make them equal", loss_->inputs(),
+                           layers.empty() ? format("the towers before it give {}", width)
+                                          : format("layer '{}' before it gives {}", layers.back().first, width)));
   last_ = make_part(loss_name, nullptr, loss_->parameters(), -1, tied);
   for (const LayerParameter& parameter : last_.parameters)
     if (parameter.kind == LayerParameter::Kind::state)
@@ -308,18 +306,17 @@ Chain::Chain(const NamedLayers& layers, const std::string& loss_name, LossPtr us
   find_ties();
   widest_ = std::max(widest_, width);
   most_columns_ = std::max(most_columns_, loss_->inputs());  // losses keep the weights of classes in this memory
-  if (towers.empty()) {
-    row_sizes.inputs = input_width, row_sizes.tokens = first_.layer != nullptr;
-    row_sizes.vocabulary = first_.layer ? first_.layer->vocabulary() : 0;
-  }
+  row_sizes.tokens = towers.empty() && first_.layer;
+  row_sizes.inputs = towers.empty() ? input_width : 0;
+  row_sizes.vocabulary = row_sizes.tokens ? first_.layer->vocabulary() : 0;
   row_sizes.targets = loss_->targets(), row_sizes.labels = loss_->takes_labels(), row_sizes.classes = loss_->classes();
   sees_all_ranks = loss_->sees_all_ranks();
-  sees_other_ranks = std::ranges::any_of(parameters_, [](const Parameter& one) { return one.momentum.has_value(); }) ||
-                     std::ranges::any_of(parts, [](const Part& part) { return part.layer && part.layer->gathers() > 0; });
+  layers_depend_on_ranks = std::ranges::any_of(parameters_, [](const Parameter& one) { return one.is_state(); }) ||
+                           std::ranges::any_of(parts, [](const Part& part) { return part.layer && part.layer->gathers() > 0; });
   if (sees_all_ranks && !loss_->looks_ahead())
     throw UserError(
         format("loss '{}' sees all ranks, but looks_ahead() is false (rows are gathered whole); return true", loss_name));
-  takes_short_rows = towers.empty() && !sees_other_ranks && loss_->takes_labels() && loss_->targets() == 1 &&
+  takes_short_rows = towers.empty() && !layers_depend_on_ranks && loss_->takes_labels() && loss_->targets() == 1 &&
                      !loss_->looks_ahead() &&
                      std::none_of(layers.begin(), layers.end(), [](const auto& each) { return each.second->looks_ahead(); });
   stage_names.push_back(first_.name.empty() ? "inputs" : first_.name);
@@ -327,8 +324,8 @@ Chain::Chain(const NamedLayers& layers, const std::string& loss_name, LossPtr us
   stage_names.push_back(loss_name);
   first = std::make_unique<First>(*this);
   const auto make_stage = [&](const Part& part) -> std::unique_ptr<const BlockStage> {
-    if (part.tower.reads_input) return std::make_unique<Begin>(*this, part);
-    if (part.tower.joins > 0) return std::make_unique<Join>(*this, part);
+    if (part.tower.reads_input) return std::make_unique<TowerBegin>(*this, part);
+    if (part.tower.joins > 0) return std::make_unique<TowerEnd>(*this, part);
     return std::make_unique<Block>(*this, part);
   };
   for (const Part& part : blocks_) blocks.push_back(make_stage(part));
@@ -454,7 +451,7 @@ Chain::Part Chain::make_part(const std::string& name, LayerPtr layer, std::vecto
       if (parameters_[index].shape != parameter.shape)
         throw UserError(format("tie() makes '{}' {} the parameter '{}' {}; make the shapes equal", whole,
                                to_string(parameter.shape), tie->same_as, to_string(parameters_[index].shape)));
-      if (parameter.kind != LayerParameter::Kind::trained || parameters_[index].momentum || parameters_[index].is_constant)
+      if (parameter.kind != LayerParameter::Kind::trained || parameters_[index].is_state() || parameters_[index].is_constant)
         throw UserError(
             format("tie() makes '{}' the parameter '{}' (only parameters that are trained can be tied); leave it out", whole,
                    tie->same_as));

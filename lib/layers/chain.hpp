@@ -82,8 +82,8 @@ class Chain final : public Model {
   class First;
   class Inner;
   class Block;
-  class Begin;
-  class Join;
+  class TowerBegin;
+  class TowerEnd;
   class Last;
 
   std::vector<Part> parts_of(const NamedTowers& towers, const NamedLayers& layers);

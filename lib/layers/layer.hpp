@@ -1,6 +1,6 @@
 // The interfaces of a user's own layer or loss: its parameters, and its forward and backward passes over tensors that the
-// library provides. A layer does not depend on ranks or shards: the library gathers its parameters before it is called, and
-// sums its gradients over the ranks afterwards. docs/api.md has an example.
+// library provides. A layer does not depend on shards, and on other ranks only if it gathers (Pass::gather()): the library
+// gathers its parameters before it is called, and sums its gradients over the ranks afterwards. docs/api.md has an example.
 //
 // Rows. A batch of B sequences of T positions has R = B*T rows, and a layer maps [R, inputs()] to [R, outputs()]. Row r is
 // position r mod T of sequence r / T. A model without sequences has T = 1.
@@ -42,7 +42,7 @@ struct LayerParameter {
   float momentum = 0.1f;      // of a state, in (0, 1]
 };
 
-/// What sizes of memory may depend on.
+/// The sizes of a batch and the job, on which sizes of memory may depend.
 struct BatchSizes {
   std::size_t B = 0, T = 0;  // the number of sequences, and of positions in each sequence
   DType type = DType::f32;   // of parameters, activations and `saved`; gradients of parameters are fp32
@@ -76,8 +76,9 @@ struct Pass : BatchSizes {
   Tensor parameter(std::size_t i) const;
   /// Returns false in evaluate(), predict() and input_gradients(). backward() must work there, too.
   bool training() const { return trains; }
-  /// Returns the n numbers `mine`, fp32 and dense, of all ranks: [ranks, n], valid during the pass. Only in passes that train,
-  /// and as often as Layer::gathers() says. Throws UserError otherwise. Collective over all ranks.
+  /// Collective over all ranks, in passes that train. Gathers `mine`, n fp32 numbers without gaps, of all ranks: [ranks, n] in
+  /// the order of the ranks, valid during the pass. Throws UserError in other passes, in losses, and if more numbers are passed
+  /// than Layer::gathers() returns.
   Tensor gather(const Tensor& mine) const;
 
   InnerOutput* inner = nullptr;  // only for Composition, which copies the outputs of the layer that predict_layer() names
@@ -96,7 +97,7 @@ struct Pass : BatchSizes {
   Gathering* gathering = nullptr;              // only for gather(): the numbers that this pass has gathered
 };
 
-/// Layer::forward() must write all of y, saved and stats.
+/// Layer::forward() must write all of y, and in saved and stats all that backward() reads.
 struct ForwardPass : Pass {
   Tensor y;      // [R, outputs()]
   Tensor saved;  // [R, sizes().saved]: numbers that backward needs besides x, in `type`
@@ -113,7 +114,7 @@ struct BackwardPass : Pass {
   /// The fp32 gradient of parameter i, to which backward must add. None if the parameter is not trained.
   Tensor gradient(std::size_t i) const;
   /// The fp32 memory for what state i moves to: see LayerParameter::Kind. backward() must write all of it. None if the state is
-  /// frozen, and outside of training.
+  /// frozen, and outside of training. Throws UserError if parameter i is no state.
   Tensor next(std::size_t i) const;
 
   float* const* gradients = nullptr;     // only for the operations of ops.hpp
@@ -121,7 +122,8 @@ struct BackwardPass : Pass {
   const std::size_t* next_at = nullptr;  // and where the state of each parameter of the model begins
 };
 
-/// A layer. docs/api.md has an example. Its functions are not collective.
+/// A layer. docs/api.md has an example. Its functions are not collective, except forward() and backward() of a layer that
+/// gathers, in training.
 class Layer {
  public:
   virtual ~Layer() = default;
@@ -145,17 +147,18 @@ class Layer {
   /// The three numbers above, if they depend on the batch: for example for a matrix with a column for each row of the batch.
   /// Must return the same numbers at each call with the same sizes.
   virtual MemorySizes sizes(const BatchSizes& /*batch*/) const { return {saved(), saved_floats(), scratch()}; }
-  /// How many fp32 numbers each rank gives to Pass::gather(), in all calls of a training forward(), and again of backward(). A
-  /// layer that gathers cannot take tokens.
+  /// The number of fp32 numbers that a rank passes to all calls of Pass::gather() in one training forward(). backward() must
+  /// pass as many. All ranks must make the same calls. A layer that gathers cannot take tokens.
   virtual std::size_t gathers() const { return 0; }
   /// works_in() returns true if the passes support `type`, works_on_gpu() if they support GPUs. Passes that use only the
   /// operations of ops.hpp support all types, and GPUs. Loops over Tensor::get() and set() support all types on CPUs; loops
   /// over row() and floats() support fp32 only.
   virtual bool works_in(DType type) const { return type == DType::f32; }
   virtual bool works_on_gpu() const { return false; }
-  /// Returns false if no row of the output depends on a later position of its sequence, or on another sequence. If no layer and
-  /// not the loss looks ahead, a pass has only the positions up to the last one of the batch that has a label: T is then
-  /// smaller than FsdpOptions::sequence_length.
+  /// Returns false if no row of the output depends on a later position of its sequence, or on another sequence. If neither a
+  /// layer nor the loss looks ahead, the loss takes one label per row, and the model has no towers, no state and no gathers, a
+  /// pass has only the positions up to the last one of the batch that has a label: T is then smaller than
+  /// FsdpOptions::sequence_length.
   virtual bool looks_ahead() const { return true; }
   /// Throws UserError if the layer does not support batches of B sequences of T positions. Called before training.
   virtual void check_batch(std::size_t /*B*/, std::size_t /*T*/) const {}
@@ -192,7 +195,7 @@ struct LossPass : Pass {
 class Loss {
  public:
   virtual ~Loss() = default;
-  virtual std::vector<LayerParameter> parameters() const { return {}; }  // most losses have none
+  virtual std::vector<LayerParameter> parameters() const { return {}; }  // most losses have none; no state
   virtual std::size_t inputs() const = 0;                                // values per row of the last layer's output
   /// Returns true if the loss takes integers (labels), false if it takes numbers (targets).
   virtual bool takes_labels() const = 0;

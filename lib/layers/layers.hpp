@@ -37,11 +37,13 @@ LayerPtr dropout(std::size_t width, double p);
 LayerPtr layer_norm(std::size_t width, float eps = 1e-5f);
 LayerPtr rms_norm(std::size_t width, float eps = 1e-6f);
 /// BatchNorm (Ioffe and Szegedy 2015) with the parameters weight[width] and bias[width], and the states running_mean[width] and
-/// running_var[width]. In training, mean and variance are those of all rows of a micro-batch on all ranks, as in
+/// running_var[width], in fp32. In training, mean and variance are those of all rows of a micro-batch on all ranks, as in
 /// torch.nn.SyncBatchNorm, or, if it is not `synchronized`, of a rank's own rows, as in torch.nn.BatchNorm1d. An evaluation
-/// uses the states. See LayerParameter for how they move.
+/// uses the states, of which running_var moves to the unbiased variance; see LayerParameter for how they move. If it is
+/// `synchronized`, each training pass gathers 2 width numbers of each rank. Throws UserError if eps is not above 0 or momentum
+/// not in (0, 1]; so does a training pass over a single row.
 LayerPtr batch_norm(std::size_t width, float eps = 1e-5f, float momentum = 0.1f, bool synchronized = true);
-/// A lookup table weight[vocabulary, width]: each token selects a row. It can only be the first layer of a model.
+/// A lookup table weight[vocabulary, width]: each token selects a row. It can only be the first layer of a model or of a tower.
 LayerPtr embedding(std::size_t vocabulary, std::size_t width, float standard_deviation = 0.02f);
 /// y = x + weight[position], with the parameter weight[positions, width]. A model whose sequences are longer than `positions`
 /// is refused.

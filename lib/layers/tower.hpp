@@ -11,8 +11,9 @@
 
 namespace fsdp {
 
-/// An input of `columns` numbers per row, or of `columns` integers: tokens, or other indices. `vocabulary`: a batch is refused
-/// if an integer is not below it; 0: that of the layer. Throws UserError if a size is not from 1 to 2^30.
+/// An input of `columns` numbers per row, or of `columns` integers: tokens, or other indices. A batch is refused if an
+/// integer is not below `vocabulary` (0: no limit) and below the layer's vocabulary. Throws UserError if a size is not from 1
+/// to 2^30.
 InputKind numbers(std::size_t columns);
 InputKind tokens(std::size_t columns = 1, std::size_t vocabulary = 0);
 
@@ -20,13 +21,13 @@ InputKind tokens(std::size_t columns = 1, std::size_t vocabulary = 0);
 /// example after example. The layers of a tower run with T = length. Not collective.
 class Tower {
  public:
-  /// Throws UserError if the name is empty, or if a size is not from 1 to 2^30.
+  /// Throws UserError if the name is empty, or if an example does not have 1 to 2^30 numbers.
   Tower(std::string input, InputKind kind, std::size_t length = 1);
-  /// After the layers that were added before. Each is one of the model's layers, as in Sequential::add(), with the name
+  /// Adds a layer after those that were added before. Each is one of the model's layers, as in Sequential::add(), with the name
   /// TOWER.NAME. If the input is integers, the first layer must take tokens, and its inputs() are the columns. Throws UserError
   /// if sizes do not fit, or if a name is used twice.
   Tower& add(std::string name, LayerPtr layer);
-  /// From here on an example is one row of `length` times the width: the same numbers in the same order.
+  /// Makes one row of the rows of an example, which has all their numbers in the same order. Later layers have T = 1.
   Tower& fold();
 
  private:

@@ -35,12 +35,12 @@ struct RowSizes {
   bool tokens = true, labels = true;  // inputs are token numbers; targets are labels (negative: not counted). false: floats
   std::size_t vocabulary = 0, classes = 0;  // upper bounds of tokens and labels; 0: unknown
   /// If the model has several inputs: the inputs of a batch are those of the first one, [B length, columns], then those of the
-  /// next one, and so on. `inputs`, `tokens` and `vocabulary` then have no meaning.
+  /// next one, and so on. `inputs` and `vocabulary` are then 0, and `tokens` is false.
   std::vector<NamedInput> named = {};
 
   /// The elements of the inputs of a batch.
   std::size_t inputs_of(BatchShape shape) const {
-    std::size_t numbers = named.empty() ? shape.rows() * inputs : 0;
+    std::size_t numbers = shape.rows() * inputs;
     for (const NamedInput& input : named) numbers += shape.B * input.numbers();
     return numbers;
   }
@@ -74,7 +74,8 @@ struct RowsOfAllRanks {
 };
 
 /// For layers that gather numbers of all ranks during their passes: the group that communicates on the stage's stream, and
-/// memory for ModelSizes::gathered_in_layers bytes. Both are null in passes that do not train.
+/// memory for ModelSizes::gathered_in_layers bytes. Both are null if the pass does not gather. Only
+/// `group` is null in check_gradients(), which is one rank.
 struct GathersOfLayers {
   Collectives* group = nullptr;
   float* memory = nullptr;
@@ -137,7 +138,8 @@ struct ModelSizes {
   /// the model's blocks cannot do it.
   std::vector<std::size_t> saved_in_pieces = {};
   std::size_t scratch_in_pieces = 0;
-  /// Whether the forward pass of the first stage uses scratch memory, and its backward pass reads parameters. All others do.
+  /// True if the forward pass of the first stage uses scratch memory, and if its backward pass reads parameters. Forward of
+  /// all other stages uses scratch, and backward of all but embedding_blocks reads parameters.
   bool first_uses_scratch = false, first_backward_reads = false;
   std::size_t inputs = 0, targets = 0;    // of a batch, with elements of 4 bytes
   std::size_t gathered_from = 0;          // the ranks whose rows the loss sees, if it sees more than its own; else 0
@@ -259,8 +261,8 @@ class Model {
   std::vector<std::string> stage_names = {};  // those of a user's layers; empty: the embedding, numbered blocks and the head
   /// Nothing depends on a later column of its sequence: columns after the last target that counts may be left out.
   bool takes_short_rows = false;
-  bool sees_all_ranks = false;    // the loss of a row depends on the rows of all ranks
-  bool sees_other_ranks = false;  // layers have state (Parameter::momentum), or gather numbers of all ranks
+  bool sees_all_ranks = false;          // the loss of a row depends on the rows of all ranks
+  bool layers_depend_on_ranks = false;  // layers have state (Parameter::momentum), or gather numbers of all ranks
   const TransformerConfig* transformer_config =
       nullptr;  // other programs can make this model from it; null: it has user-defined layers
   std::unique_ptr<const InputStage> first;

@@ -28,12 +28,13 @@ struct Parameter {
   /// Part of an adapter (nn/lora.hpp), or of a module that is trained with it as a whole. If a model has adapters, nothing else
   /// is trained.
   bool is_adapter = false;
-  /// Of a user's layer. Set for state, such as a running mean, which is fp32 and which training moves:
-  /// optim/running_mean.cpp. A constant is never trained.
+  /// Set for state of a user's layer, which is fp32 and moved by optim/running_mean.cpp. is_constant: a constant of such a
+  /// layer, never trained.
   std::optional<float> momentum = {};
   bool is_constant = false;
   std::optional<kernels::Quantization> quantized = {};  // set if memory has a quantized matrix, which is not trained
 
+  bool is_state() const { return momentum.has_value(); }
   /// The number of elements in memory. A quantized matrix counts as words of 4 bytes.
   std::size_t kept_numel() const;
   /// Rows and columns of the stored shape, which has two dimensions.

@@ -50,7 +50,7 @@ const Rule* find_rule(std::string_view name) {
 }
 
 const Rule& rule_of(const OptimizerOptions& options, const Parameter& parameter) {
-  if (parameter.momentum) return running_mean_rule();
+  if (parameter.is_state()) return running_mean_rule();
   const Optimizer& optimizer = *options.kind;
   return optimizer.rule_of ? optimizer.rule_of(options, parameter) : *optimizer.rules.front();
 }

@@ -186,7 +186,7 @@ void add_optimizer(const Optimizer& optimizer);
 const Rule* find_rule(std::string_view name);
 /// The rule of Adam and AdamW; Muon also uses it, for all parameters except the matrices of blocks.
 const Rule& adam_rule();
-/// The rule of Parameter::momentum, with every optimizer.
+/// The rule of state (Parameter::momentum), whichever optimizer is chosen.
 const Rule& running_mean_rule();
 /// Returns the rule that updates a parameter.
 const Rule& rule_of(const OptimizerOptions& options, const Parameter& parameter);

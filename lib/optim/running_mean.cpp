@@ -1,5 +1,5 @@
 // State of users' layers, such as running means. The "gradient" is the sum over the micro-batches k of K and over the ranks of
-// m (1 - m)^(K-1-k) next / ranks, which the layers' backward passes hand over. So one step per update gives what one step per
+// m (1 - m)^(K-1-k) next / ranks, which Chain::move_state() adds up. So one step per update gives what one step per
 // micro-batch would give: value = (1 - m) value + m next.
 #include <cmath>
 
@@ -15,7 +15,8 @@ void update(Stream& stream, const UnitMemory& memory, const OptimizerOptions& op
     kernels::UpdateTarget target = target_of(memory, slice, options, step);
     target.scales = false;
     const double kept = std::pow(1 - slice.momentum, step.micro_batches);
-    // value + (sum - (1 - kept) value), so that rounding does not move the limit of a small momentum.
+    // Computes value + (sum - (1 - kept) value) rather than kept value + sum: with a small momentum, rounding then does not
+    // move the limit. If kept is 0, the value is the sum.
     kernels::update_elements(
         stream, target,
         kernels::SgdRule{

@@ -126,7 +126,7 @@ struct Kind {
   void (*follow)(GradientStates&, const Operation&) = nullptr;  // the checks that concern gradients; null: none
   Drawing drawing = Drawing::not_at_all;
   char letter = ' ';
-  std::optional<Collective> collective = std::nullopt;  // of operations with a count; a block's may gather nothing
+  std::optional<Collective> collective = std::nullopt;  // if Operation::count > 0: a block may gather nothing
 };
 
 /// The effect on operand `i` of an operation.

@@ -33,9 +33,9 @@ void check_sharding(const Model& model, const ShardingOptions& options, int worl
     throw UserError(
         "the loss sees the rows of all ranks, which are others at another number of ranks, so `same bits at any number of "
         "ranks` cannot be promised; leave it out, or choose another loss");
-  if (options.plan.invariant && model.sees_other_ranks)
+  if (options.plan.invariant && model.layers_depend_on_ranks)
     throw UserError(
-        "layers have state or gather numbers of all ranks, which are others at another number of ranks, so `same bits at any "
+        "layers have state or gather numbers of all ranks, and both differ at another number of ranks, so `same bits at any "
         "number of ranks` cannot be promised; leave it out, or choose other layers");
   if (options.plan.micro_batches * model.blocks.size() > most_block_passes)
     throw UserError(format(

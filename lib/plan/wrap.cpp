@@ -216,7 +216,7 @@ std::vector<UnitSpec> wrap_parameters(const std::vector<Parameter>& parameters, 
           const bool trains =
               !frozen[p] && !quantized && !parameters[p].is_constant && (parameters[p].is_adapter || !has_adapters);
           if (trains != trainable || ignored[p] == sharded) continue;
-          const Rule& rule = parameters[p].momentum          ? running_mean_rule()
+          const Rule& rule = parameters[p].is_state()        ? running_mean_rule()
                              : trainable && patterns.rule_of ? patterns.rule_of(parameters[p])
                                                              : adam_rule();
           auto unit = std::find_if(by_rule.begin(), by_rule.end(),

@@ -193,7 +193,7 @@ class Trial {
   /// Returns false for constants and state. The "gradient" of a state is what moves it.
   bool has_gradient(std::size_t p) const {
     const Parameter& parameter = chain_.parameters()[p];
-    return !parameter.is_constant && !parameter.momentum;
+    return !parameter.is_constant && !parameter.is_state();
   }
 
   std::vector<float> inputs, targets;  // tokens and labels are stored as integers in this memory
@@ -211,7 +211,7 @@ class Trial {
             .type = type_,
             .layers = {.memory = gathered_.data()}};
   }
-  DType type_of(const Parameter& parameter) const { return parameter.momentum ? DType::f32 : type_; }
+  DType type_of(const Parameter& parameter) const { return parameter.is_state() ? DType::f32 : type_; }
   bool is_layer() const { return !chain_.blocks.empty() || chain_.row_sizes.tokens; }
   const std::int32_t* tokens() const { return reinterpret_cast<const std::int32_t*>(inputs.data()); }
   const std::int32_t* labels() const { return reinterpret_cast<const std::int32_t*>(targets.data()); }
@@ -256,13 +256,6 @@ float largest_of(const std::vector<float>& values) {
   return largest;
 }
 
-/// The largest derivative.
-double largest_of_all(const Results& results) {
-  float largest = largest_of(results.dx);
-  for (const std::vector<float>& gradient : results.gradients) largest = std::max(largest, largest_of(gradient));
-  return static_cast<double>(largest);
-}
-
 /// Returns a name such as "x[1, 2]".
 std::string place(const std::string& name, std::size_t at, std::size_t columns) {
   return format("{}[{}, {}]", name, at / columns, at % columns);
@@ -303,7 +296,7 @@ class Check {
         if (std::isnan((*values)[i]))
           return format("{} is NaN or was not written; all elements must be written", place(name, i, columns));
     for (std::size_t p = 0; p < first_.gradients.size(); ++p)
-      for (std::size_t i = 0; i < first_.gradients[p].size() && parameter(p).momentum; ++i)
+      for (std::size_t i = 0; i < first_.gradients[p].size() && parameter(p).is_state(); ++i)
         if (std::isnan(first_.gradients[p][i]))
           return format("next() of {} is NaN or was not written; all elements must be written",
                         place(parameter(p).name, i, parameter(p).shape.back()));
@@ -477,6 +470,14 @@ class Check {
     if (passes && !result_.passed) return;
     if (passes == result_.passed && (error <= result_.worst || std::isnan(result_.worst))) return;
     result_ = {passes, error, text()};
+  }
+
+  /// The largest derivative. What moves a state is none.
+  double largest_of_all(const Results& results) const {
+    float largest = largest_of(results.dx);
+    for (std::size_t p = 0; p < results.gradients.size(); ++p)
+      if (trial_.has_gradient(p)) largest = std::max(largest, largest_of(results.gradients[p]));
+    return static_cast<double>(largest);
   }
 
   const Parameter& parameter(std::size_t p) const { return chain_.parameters()[p]; }

@@ -454,13 +454,13 @@ BOOST_AUTO_TEST_CASE(what_is_refused) {
   folded.towers({{"image", image}, {"text", Tower(text).fold()}});
   build_refused("layer 'out' takes 3 numbers per row (the towers before it give 24)",
                 Sequential(folded).add("out", linear(3, 1)).loss(mean_squared_error(1)), {});
-  build_refused("the loss takes 6 numbers per row (what the towers are before it gives 24)",
+  build_refused("the loss takes 6 numbers per row (the towers before it give 24)",
                 Sequential(folded).loss(mean_squared_error(6)), {});
   build_refused("the towers end with 1 rows for an example, and sequence_length is 2",
                 Sequential(folded).loss(mean_squared_error(24)), {.sequence_length = 2});
   build_refused("'text.in' has 536870912 examples of 7 rows (a batch has 2^30 rows at most)",
                 Sequential(folded).loss(mean_squared_error(24)), {.batch_size = std::size_t{1} << 29});
-  build_refused("layer 'more' takes tokens (only the first layer can)",
+  build_refused("layer 'more' takes tokens (only the first layer of a model or a tower can)",
                 Sequential(folded).add("more", embedding(3, 1)).loss(mean_squared_error(1)), {});
   Sequential plain;
   FullyShardedDataParallel of_one(job, plain.add("in", linear(2, 1)).loss(mean_squared_error(1)));

@@ -561,7 +561,7 @@ class Builder {
 
   Visit visit(const Kind& kind, int stage, Pass pass, std::vector<Operand> own) const {
     const int block = stage == head_stage() ? -1 : stage - 1;
-    if (block >= 0 && !sizes_.reads_inputs(block)) own.push_back({inputs, -1});
+    if (block >= 0 && !sizes_.reads_inputs(block)) own.push_back({inputs, -1});  // -1: no such operand
     return {.op = {.kind = &kind,
                    .stream = StreamId::compute,
                    .stage = stage,

@@ -28,8 +28,9 @@ class UnitPlacement {
   const Layout& layout() const { return layout_; }
 
   bool trained(int u) const { return options_.training && unit(u).trainable; }
-  /// Return true if the unit is state of layers, and if the options' average of parameters has it.
+  /// Returns true if the unit is state of layers.
   bool is_of_state(int u) const { return unit(u).rule->is_of_state; }
+  /// Returns true if an average (EMA) of the unit is kept, if any is.
   bool is_averaged(int u) const { return options_.training && unit(u).is_averaged(); }
   /// Returns true if the unit has an fp32 copy besides the parameters used for computation.
   bool rounded(int u) const { return unit(u).types.parameter != unit(u).types.master; }

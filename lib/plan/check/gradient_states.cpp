@@ -23,7 +23,7 @@ void GradientStates::contribute(const Operation& op) {
     if (is_trained(u)) contribute_to(op, u);
 }
 
-/// Of fp32 sums that are kept in 16 bits, too.
+/// Forgets the fp32 sums that are also kept in 16 bits: their memory may be used again.
 void GradientStates::forget_what_is_kept(UnitGradient& of) {
   if (std::exchange(of.whole_is_kept, false)) of.whole.clear();
 }

@@ -47,7 +47,7 @@ UnitMemory memory_of(const Running& r) {
 
 OptimizerStep step_of(const Running& r) {
   return {r.scalars.update - r.scalars.state_began, r.scalars.learning_rate, &r.at<UpdateSums>(sums)->norm, r.scalars.update,
-          r.op.micro_batch + 1};
+          r.op.micro_batch + 1};  // the optimizer runs in the last micro-batch
 }
 
 void update(const Running& r) { r.unit().rule->update(r.stream, memory_of(r), r.rank.optimizer, step_of(r)); }
