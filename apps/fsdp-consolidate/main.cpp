@@ -153,6 +153,11 @@ int run(Command options) {
       open_checkpoint(options.checkpoint, &warnings, verify, options.use_ema ? Weights::average : Weights::trained);
   const CheckpointReader& checkpoint = *opened;
   check_adapters(options, checkpoint);
+  const bool is_plain = !checkpoint.model().is_transformer() && !options.how.format->is_file;  // a folder without a model
+  if (is_plain && options.verify && options.how.with_optimizer)
+    throw UserError(
+        "--verify does not compare the optimizer's states of a user's layers in safetensors; leave out --with-optimizer or "
+        "--verify, or give --format hdf5");
   print_warnings(warnings);
   if (options.verify) {
     const int files = checkpoint.header().world_size + 1;
@@ -176,6 +181,7 @@ int run(Command options) {
   const std::vector<std::string> states = consolidated_states(*source, options.how);
   if (options.verify) {
     const auto result = options.adapter ? open_adapter(options.out, without_adapters(source->config())).tensors
+                        : is_plain      ? open_plain(options.out)
                                         : open_tensor_source(options.out);
     with_progress("verifying",
                   [&](const ByteProgress& progress) { compare_sources(*source, *result, options.how.type, progress, states); });

@@ -748,12 +748,14 @@ struct FullyShardedDataParallel::Parts {
   enum class Labels { used, unused };
   /// Calls `fill` for the batch of an evaluation, as fill_batches() does.
   Counted fill_evaluated(const FillBatch& fill, Labels labels = Labels::used, std::optional<std::size_t> only = {}) {
-    return fill_batches(1, sharding.evaluated(), fill, 0, labels, only);
+    return fill_batches(1, sharding.evaluated(), fill, {}, labels, only);
   }
-  /// Calls `fill` for `count` batches of this shape. Returns what counts in the loss. Checks that `learning_rate` is the same
-  /// on all ranks. `only`: the number of the input that is used; the others are 0 if `fill` does not write them. Collective.
-  Counted fill_batches(std::size_t count, BatchShape of_each, const FillBatch& fill, double learning_rate = 0,
+  /// Calls `fill` for `count` batches of this shape. Returns what counts in the loss. `rate`: the learning rate, if it is for
+  /// an update; it must be the same on all ranks. `only`: the number of the input that is used; the others are 0 if `fill` does
+  /// not write them. Collective.
+  Counted fill_batches(std::size_t count, BatchShape of_each, const FillBatch& fill, std::optional<double> rate = {},
                        Labels labels = Labels::used, std::optional<std::size_t> only = {}) {
+    const double learning_rate = rate.value_or(0);
     shape = of_each;
     std::size_t& filled = shape.B == sharding.batch.B ? filled_for_updates : filled_for_evaluations;
     std::int64_t counted = 0;
@@ -765,7 +767,8 @@ struct FullyShardedDataParallel::Parts {
       for (std::size_t k = 0; k < count; ++k) {
         const auto [numbers, targets] = halves_of_batch(k);
         if (labels == Labels::unused) std::fill(targets.begin(), targets.end(), rows.labels ? -1 : 0);
-        const bool checks = checks_first && k >= filled;  // no function has written this memory yet
+        // No function has written this memory yet, or only one that was for evaluations.
+        const bool checks = checks_first && (k >= filled || (rate && !has_updated));
         const auto is_used = [&](const NamedInput& input) { return !only || &input == &model_inputs[*only]; };
         const auto tensor = [](std::span<std::int32_t> all, std::size_t columns) {
           return Tensor{all.data(), all.size() / std::max<std::size_t>(columns, 1), columns, columns};
@@ -866,14 +869,20 @@ struct FullyShardedDataParallel::Parts {
   /// Runs an update. The first one is checked: see Proof. Collective.
   UpdateResult run_update(const UpdateScalars& scalars);
   void require_same_function();
-  /// Runs an evaluation. The first one is checked. Collective.
+  /// Runs an evaluation of stages from `first` to `last`, in which each stage is checked once. Collective.
   template <class Work>
-  void evaluate(const Work& work) {
-    if (!proof || evaluation_is_proven || update_is_proven) return work();
+  void evaluate(std::size_t first, std::size_t last, const Work& work) {
+    const auto begin = proven_stages.begin() + narrow<std::ptrdiff_t>(first),
+               end = proven_stages.begin() + narrow<std::ptrdiff_t>(last) + 1;
+    if (!proof || update_is_proven || std::all_of(begin, end, std::identity())) return work();
     proof->begin(Proof::Of::evaluation);
     work();
     end_proof();
-    evaluation_is_proven = true;
+    std::fill(begin, end, true);
+  }
+  template <class Work>
+  void evaluate(const Work& work) {
+    evaluate(0, proven_stages.size() - 1, work);
   }
   void end_proof() {
     proof->end();
@@ -903,7 +912,8 @@ struct FullyShardedDataParallel::Parts {
   std::vector<NamedInput> model_inputs;  // if there is only one without a name, its length is T
   const Loss* loss_of_layers = nullptr;  // of a Sequential; else null
   Proof* proof = nullptr;                // of its layers, if the first update is checked
-  bool update_is_proven = false, evaluation_is_proven = false;
+  bool has_updated = false, update_is_proven = false;
+  std::vector<bool> proven_stages = std::vector<bool>(engine.model().model().blocks.size() + 2);  // by an evaluation
   std::vector<std::int32_t> batch;  // for each micro-batch the inputs, then the targets
   BatchShape shape;                 // of each of them
   // The batches whose memory a function has written once. Evaluations with another shape have a number of their own.
@@ -968,7 +978,7 @@ std::vector<float> FullyShardedDataParallel::Parts::outputs_of(const FoundLayer&
   std::vector<float> outputs;
   InnerOutput inner{found.place.value_or(0)};
   engine.with(weights_of(use_ema), [&] {
-    evaluate([&] {
+    evaluate(found.first, found.stage, [&] {
       executor().evaluate_stage(
           reader, found.stage, [&](const MemoryView& view) { outputs = found.place ? outputs : floats_of(view); },
           found.place ? &inner : nullptr, found.first);
@@ -1069,6 +1079,7 @@ void FullyShardedDataParallel::Parts::load(std::unique_ptr<CheckpointReader> che
       warnings.push_back(changed + "; attention_backend sets it");
   warnings.push_back(describe_new_states(engine.model().layout(), parameters(), *checkpoint));
   std::erase(warnings, "");
+  for (std::string& warning : warnings) warning = in_words_of_api(std::move(warning));
   if (world.rank() == 0) print_warnings(warnings);
 }
 
@@ -1194,6 +1205,7 @@ StepResult FullyShardedDataParallel::step(double learning_rate, const FillBatch&
     const Parts::Counted counted = p.fill_batches(p.sharding.plan.micro_batches, p.sharding.batch, fill, learning_rate);
     const UpdateScalars scalars = p.engine.next_update(learning_rate, counted.weight);
     const UpdateResult result = p.run_update(scalars);
+    p.has_updated = true;
     const Verdict verdict = p.engine.judge(result, counted.rows);
     if (verdict == Verdict::refused) p.refuse(scalars, result);
     p.last_step_s = timer.seconds(), p.last_tokens = counted.rows, p.last_positions = p.executor().positions();

@@ -259,13 +259,14 @@ Chain::Chain(const NamedLayers& layers, const std::string& loss_name, LossPtr us
     }
     if (name.empty() || !names.insert(name).second)
       throw UserError(
-          format("layer {} has the name '{}' (each layer and the loss need a unique name); choose another name", i, name));
+          format("a layer has the name '{}' (each layer and the loss need a unique name); choose another name", name));
     require_sane(
         "layer", name,
         {layer->inputs(), layer->outputs(), layer->saved(), layer->saved_floats(), layer->scratch(), layer->gathers()});
     if (is_input && towers.empty() && layer->inputs() != 1)
-      throw UserError(
-          format("layer '{}' takes tokens, but its inputs() is {} (a row has one token); make it 1", name, layer->inputs()));
+      throw UserError(format(
+          "layer '{}' takes tokens, but its inputs() is {} (a row has one token); make it 1, or put the layer into a tower",
+          name, layer->inputs()));
     if (is_input && layer->saved() + layer->saved_floats() > 0)
       throw UserError(format(
           "layer '{}' takes tokens and saves numbers (a layer of tokens has no memory for that); recompute them in backward",
@@ -580,8 +581,8 @@ void Chain::check_batch(BatchShape shape, DType type, const kernels::CacheShape&
   if (cache.positions > 0) throw UserError("user-defined layers cannot generate text (they have no key-value cache)");
   if (tower_rows_ > 0 && shape.T != tower_rows_)
     throw UserError(format(
-        "the towers end with {} rows for an example, and `sequence length` is {}; make them equal, for example by fold() "
-        "and mean_pool(), which make one row of several",
+        "the towers end with {} rows for an example, and `sequence length` is {}; make them equal: fold() and mean_pool() make "
+        "one row of several",
         tower_rows_, shape.T));
   const auto require = [&](const char* what, const std::string& name, bool works_in_type, bool works_on_gpu) {
     if (!works_in_type)

@@ -49,6 +49,8 @@ Tower& Tower::add(std::string name, LayerPtr layer) {
   if (layer->takes_tokens() != is_first)
     fail(is_first ? "takes no tokens (the input is integers); begin with a layer that takes them, such as embedding()"
                   : "takes tokens (only the first layer of a tower for tokens() can); give it such an input");
+  if (is_first && layer->inputs() != width_)
+    fail(format("takes {} integers per row (the input has {}); make them equal", layer->inputs(), width_));
   if (layer->inputs() != width_)
     fail(format("takes {} numbers per row (the rows before it have {}); make them equal, or call fold() before",
                 layer->inputs(), width_));

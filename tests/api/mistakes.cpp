@@ -189,6 +189,10 @@ BOOST_AUTO_TEST_CASE(mistakes_that_training_does_not_show) {
       train(around(std::make_shared<Careless>(Wrong::gradient)), {.batch_size = 2, .check_first_update = false}));
   refused("layer 'mine': forward() does not write 2 of 8 numbers of y",
           [] { FullyShardedDataParallel(around(std::make_shared<Careless>(Wrong::y)), {.batch_size = 2}).predict(fill); });
+  // Each stage is checked once: outputs say nothing about the loss.
+  FullyShardedDataParallel by_parts(around(linear(4, 4), std::make_shared<CarelessLoss>(Wrong::losses)), {.batch_size = 2});
+  BOOST_CHECK_NO_THROW(by_parts.predict(fill));
+  refused("loss 'loss': evaluate() does not write 2 of 2 numbers of losses", [&] { by_parts.evaluate(fill); });
 }
 
 BOOST_AUTO_TEST_CASE(batches_that_are_not_written) {
@@ -223,6 +227,12 @@ BOOST_AUTO_TEST_CASE(batches_that_are_not_written) {
   });
   refused("does not write 11 of 12 numbers of targets()", [&] { train_numbers(1); });
   BOOST_CHECK_NO_THROW(train_numbers(12));
+  // What an evaluation has written does not count for the first update.
+  FullyShardedDataParallel evaluated(around(linear(4, 4)), {.batch_size = 2});
+  evaluated.evaluate(fill);
+  refused("does not write 2 of 2 numbers of labels()", [&] {
+    evaluated.step(1e-2, [](const Batch& batch) { std::fill(batch.inputs().begin(), batch.inputs().end(), 0.5f); });
+  });
   // Memory that was written once keeps its numbers, so a program may write what is always the same only once.
   bool is_first = true;
   Sequential model = around(linear(4, 4));

@@ -63,11 +63,11 @@ BOOST_AUTO_TEST_CASE(models_that_do_not_fit_together) {
   };
   BOOST_TEST(refusal(two("a", "b")) == "");
   require_said(refusal(two("a", "a")), "each layer and the loss need a unique name");
-  require_said(refusal(two("", "b")), "layer 0 has the name ''");
+  require_said(refusal(two("", "b")), "a layer has the name ''");
   for (const std::string& name :
        std::vector<std::string>{"./b", "a//b", "/", "a b", {"a\0b", 3}, "\xc3\xa4", std::string(300, 'a')})
     require_said(refusal(two("a", name)), "is not a valid name of a parameter");
-  require_said(refusal(two("loss", "b")), "layer 0 has the name 'loss'");
+  require_said(refusal(two("loss", "b")), "a layer has the name 'loss'");
   require_said(refusal(Sequential().add("a", linear(4, 6)).add("b", linear(5, 3)).loss(cross_entropy(3))),
                "layer 'b' takes 5 numbers per row (layer 'a' before it gives 6)");
   require_said(refusal(Sequential().add("a", linear(4, 6)).loss(cross_entropy(3))), "the loss takes 3 numbers per row");
