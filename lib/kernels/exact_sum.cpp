@@ -18,7 +18,7 @@ void add_squares(Stream& stream, ExactSum& sum, const float* x, std::size_t n) {
 }
 
 void add_non_finite(Stream& stream, ExactSum& sum, const float* x, std::size_t n) {
-  launch(stream, NonFinite{&sum, x, n}, (n + NonFinite::block - 1) / NonFinite::block);
+  launch(stream, CountNonFinite{&sum, x, n}, (n + CountNonFinite::block - 1) / CountNonFinite::block);
 }
 
 }  // namespace fsdp::kernels

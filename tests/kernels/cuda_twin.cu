@@ -232,11 +232,11 @@ void compare_squares() {
 
 /// Infinities and NaNs are counted.
 void count_non_finite() {
-  std::vector<float> x = numbers(3 * k::NonFinite::block + 77);
-  x[5] = INFINITY, x[k::NonFinite::block] = NAN, x.back() = -INFINITY;
+  std::vector<float> x = numbers(3 * k::CountNonFinite::block + 77);
+  x[5] = INFINITY, x[k::CountNonFinite::block] = NAN, x.back() = -INFINITY;
   const DeviceCopy<float> on_device(x);
   const DeviceCopy<k::ExactSum> sum(std::vector<k::ExactSum>(1));
-  check(k::run_rows_cuda(nullptr, k::NonFinite{sum.data(), on_device.data(), x.size()}, 4), "non-finite");
+  check(k::run_rows_cuda(nullptr, k::CountNonFinite{sum.data(), on_device.data(), x.size()}, 4), "non-finite");
   const bool right = sum.fetch()[0].non_finite == 3;
   std::printf("%-24s %s\n", "non-finite", right ? "counted" : "FAILED");
   if (!right) ++failures;

@@ -76,7 +76,7 @@
   X(CopyPieces)                             \
   X(NormalFill)                             \
   X(UniformFill)                            \
-  X(NonFinite)                              \
+  X(CountNonFinite)                         \
   X(Squares)                                \
   X(NormalizeSums)                          \
   X(FinishNorm)                             \

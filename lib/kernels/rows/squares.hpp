@@ -73,7 +73,7 @@ class DigitSum {
 #endif
 
 /// Row r counts the infinities and NaNs of its block.
-struct NonFinite {
+struct CountNonFinite {
   static constexpr std::size_t block = 4096;
   ExactSum* sum;
   const float* x;
