@@ -140,7 +140,7 @@ TokenData::TokenData(FullyShardedDataParallel& model, const std::string& name, c
       return FileLists{files_of_data(name, Split::train), files_of_data(options.mask, Split::train)};
     });
     agree(*inside.job.world, [&] {
-      if (!inside.rows.tokens || !inside.rows.labels || inside.rows.targets != 1)
+      if (!inside.rows.tokens || inside.rows.inputs != 1 || !inside.rows.labels || inside.rows.targets != 1)
         throw UserError(
             "the model does not take tokens and one label for each (TokenData has nothing else); begin it with embedding(), "
             "end "

@@ -1224,7 +1224,7 @@ double FullyShardedDataParallel::evaluate(const TokenData& data, bool use_ema) {
     const ValidBatches batches = agree(p.world, [&] {
       const Samples& samples = data.samples();
       require_user(
-          p.rows.tokens && p.rows.labels && p.rows.targets == 1 && samples.T() == p.sharding.batch.T,
+          p.rows.tokens && p.rows.inputs == 1 && p.rows.labels && p.rows.targets == 1 && samples.T() == p.sharding.batch.T,
           "the token data do not fit the model (they are for one of tokens with this sequence_length, and one label for "
           "each token); make a TokenData with this model");
       for (std::size_t label = 0; p.loss_of_layers && label < p.rows.classes; ++label)

@@ -180,7 +180,7 @@ class Batch {
   std::size_t micro_batch() const { return micro_batch_; }
   /// The number of sequences (or examples) in this batch: batch_size or eval_batch_size.
   std::size_t sequences() const { return sequences_; }
-  std::span<std::int32_t> tokens() const;  // [R], if the model takes tokens
+  std::span<std::int32_t> tokens() const;  // [R, inputs() of the first layer], if it takes tokens; of transformers [R]
   std::span<float> inputs() const;         // [R, inputs() of the first layer], if it takes numbers
   /// An input of a model with towers: [sequences() * length, columns], example after example. Throws UserError if there is no
   /// input with this name, or if it is of the other kind.

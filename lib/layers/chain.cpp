@@ -240,7 +240,7 @@ Chain::Chain(const NamedLayers& layers, const std::string& loss_name, LossPtr us
   std::vector<TiedParameters> tied = ties;
   std::set<std::string> names = {loss_name};
   std::size_t width = layers.empty() ? loss_->inputs() : layers.front().second->inputs();
-  const std::size_t input_width = width;  // 1 for tokens
+  const std::size_t input_width = width;
   if (!towers.empty()) width = 0;
   for (const auto& [name, tower] : towers) width += tower.width_;
   const std::vector<Part> parts = parts_of(towers, layers);
@@ -263,10 +263,6 @@ Chain::Chain(const NamedLayers& layers, const std::string& loss_name, LossPtr us
     require_sane(
         "layer", name,
         {layer->inputs(), layer->outputs(), layer->saved(), layer->saved_floats(), layer->scratch(), layer->gathers()});
-    if (is_input && towers.empty() && layer->inputs() != 1)
-      throw UserError(format(
-          "layer '{}' takes tokens, but its inputs() is {} (a row has one token); make it 1, or put the layer into a tower",
-          name, layer->inputs()));
     if (is_input && layer->saved() + layer->saved_floats() > 0)
       throw UserError(format(
           "layer '{}' takes tokens and saves numbers (a layer of tokens has no memory for that); recompute them in backward",

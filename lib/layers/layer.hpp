@@ -132,9 +132,9 @@ class Layer {
   /// The numbers of values per row of the layer's input and output.
   virtual std::size_t inputs() const = 0;
   virtual std::size_t outputs() const = 0;
-  /// Returns true if the input of the layer is the batch's tokens; then inputs() must be 1, or the columns of the Tower's
-  /// input. Only the first layer of a model or a tower may take tokens, and its saved() and saved_floats() must be 0. Layers
-  /// that parallel() joins count as one layer.
+  /// Returns true if the input of the layer is the batch's tokens, or other indices: inputs() integers per row. Only the first
+  /// layer of a model or a tower may take tokens, and its saved() and saved_floats() must be 0. Layers that parallel() joins
+  /// count as one layer.
   virtual bool takes_tokens() const { return false; }
   /// For a layer that takes tokens: a batch is refused if one of its tokens is not below this number. 0: no limit.
   virtual std::size_t vocabulary() const { return 0; }

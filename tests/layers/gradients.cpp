@@ -129,6 +129,30 @@ void require_found(const GradientCheck& check, const std::string& said) {
   BOOST_TEST(check.where.find(said) != std::string::npos, "'" << check.where << "' does not say '" << said << "'");
 }
 
+/// The sum of the rows of a table that two indices select.
+class TwoIndices final : public Layer {
+ public:
+  std::vector<LayerParameter> parameters() const override { return {{"table", {3, 4}, normal(0.3f)}}; }
+  std::size_t inputs() const override { return 2; }
+  std::size_t outputs() const override { return 4; }
+  bool takes_tokens() const override { return true; }
+  void forward(const ForwardPass& pass) const override {
+    for (std::size_t i = 0; i < pass.y.numel(); ++i)
+      pass.y.floats()[i] =
+          pass.parameter(0).get(index(pass, i / 4, 0), i % 4) + pass.parameter(0).get(index(pass, i / 4, 1), i % 4);
+  }
+  void backward(const BackwardPass& pass) const override {
+    const Tensor d = pass.gradient(0);
+    for (std::size_t i = 0; d && i < pass.dy.numel(); ++i)
+      for (const std::size_t k : {0, 1}) d.row(index(pass, i / 4, k))[i % 4] += pass.dy.floats()[i];
+  }
+
+ private:
+  static std::size_t index(const Pass& pass, std::size_t r, std::size_t k) {
+    return static_cast<std::size_t>(pass.tokens[2 * r + k]);
+  }
+};
+
 }  // namespace
 
 BOOST_AUTO_TEST_CASE(of_all_layers) {
@@ -155,6 +179,7 @@ BOOST_AUTO_TEST_CASE(of_all_layers) {
       "batch_norm inside others",
       check_gradients(*residual(sequential({{"up", linear(5, 7)}, {"bn", batch_norm(7)}, {"down", linear(7, 5)}})), {.B = 5}));
   require_right("embedding", check_gradients(*embedding(5, 7)));
+  require_right("two indices", check_gradients(TwoIndices()));
   require_right("sigmoid and product", check_gradients(GatedConvolution(10, 4)));
   require_right("swiglu", check_gradients(SwigluLayer(6, 11)));
   require_right("a layer that is longer than its sequences", check_gradients(GatedConvolution(3, 9), {.B = 3, .T = 2}));
