@@ -73,7 +73,7 @@ BOOST_AUTO_TEST_CASE(models_that_do_not_fit_together) {
   require_said(refusal(Sequential().add("a", linear(4, 6)).loss(cross_entropy(3))), "the loss takes 3 numbers per row");
   require_said(refusal(Sequential().add("a", linear(4, 6))), "the model has no loss");
   require_said(refusal(Sequential().add("a", gelu(4)).loss(cross_entropy(4))), "the model has no parameters");
-  require_said(refusal(Sequential().add("a", linear(4, 1)).add("b", embedding(5, 4)).loss(cross_entropy(4))), "put it first");
+  require_said(refusal(Sequential().add("a", linear(4, 1)).add("b", embedding(5, 4)).loss(cross_entropy(4))), "put it there");
 }
 
 BOOST_AUTO_TEST_CASE(options_that_cannot_be) {
