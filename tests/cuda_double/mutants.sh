@@ -48,6 +48,7 @@ try_mutant() {
   local compiled=${file/%.hpp/.cpp} product output
   case $file in
     lib/kernels/cuda/tensor_*) compiled=lib/kernels/cuda/tensor_attention.cu product=tests/test_kernels_cuda_twin_attention_double ;;
+    lib/kernels/device_kernels.hpp) compiled=lib/kernels/cuda/gemm.cpp product=$on_double ;;
     lib/kernels/rows/tape.hpp) compiled=lib/kernels/rows/cuda.cu product=$on_double ;;
     lib/kernels/rows/*) compiled=lib/kernels/rows/cuda.cu product=tests/test_kernels_cuda_twin_double ;;
     lib/device/cuda/* | lib/kernels/cuda/* | lib/comm/nccl/nccl_groups.cpp) product=$on_double ;;
