@@ -324,8 +324,8 @@ std::string Sequential::text() const {
   };
   for (const auto& [name, tower] : towers_) {
     const auto& [input, kind, length] = tower.input_;
-    all += format("tower {} of input '{}', {} rows of {} {} below {}\n", name, input, length, kind.columns,
-                  kind.integers ? "integers" : "numbers", kind.limit);
+    all += format("tower {} of input '{}', {} rows of {} {}{}\n", name, input, length, kind.columns,
+                  kind.integers ? "integers" : "numbers", kind.limit > 0 ? format(" below {}", kind.limit) : "");
     for (const Tower::Part& part : tower.parts_) {
       add_layer(name + "." + part.name, *part.layer);
       all += format("layer {}.{} with {} rows for an example\n", name, part.name, part.rows);

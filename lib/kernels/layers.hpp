@@ -26,8 +26,7 @@ void tanh_backward(Stream& stream, E* dx, const E* dy, const E* x, std::size_t n
 template <class E>
 void column_moments(Stream& stream, float* moments, const E* x, std::size_t R, std::size_t C, float* scratch);
 /// Joins moments[ranks,2,C] of R rows each, in the order of the ranks. stats[2,C] receives mean and 1 / sqrt(variance + eps).
-/// mean[C] and variance[C], if not null, receive the mean and the unbiased variance, for which ranks
-/// * R is at least 2.
+/// mean[C] and variance[C], if not null, receive the mean and the unbiased variance; ranks * R is then at least 2.
 void join_moments(Stream& stream, float* stats, float* mean, float* variance, const float* moments, std::size_t ranks,
                   std::size_t R, std::size_t C, float eps);
 /// y = (x - mean) * rstd * gain + bias.

@@ -66,15 +66,19 @@ class BatchNorm final : public Layer {
     with_element(pass.type, [&]<class E>() {
       const E *const x = in<E>(pass.x), *const dy = in<E>(pass.dy);
       const Tensor own = sums_of(pass);
-      if (pass.training()) kernels::batch_norm_sums(*pass.stream, own.floats(), dy, x, stats, R, C_, pass.sums);
-      for (const std::size_t i : {0, 1})  // weight, bias
-        if (const Tensor gradient = pass.gradient(i))
-          kernels::add(*pass.stream, gradient.floats(), own.floats() + (1 - i) * C_, C_);
-      const Tensor all = pass.training() && synchronized_ ? pass.gather(own) : own;
-      if (all.rows > 1) kernels::join_sums(*pass.stream, own.floats(), all.floats(), all.rows, C_);
+      std::size_t count = 0;  // of the rows on which the statistics depend
+      if (pass.training()) {
+        kernels::batch_norm_sums(*pass.stream, own.floats(), dy, x, stats, R, C_, pass.sums);
+        for (const std::size_t i : {0, 1})  // weight, bias
+          if (const Tensor gradient = pass.gradient(i))
+            kernels::add(*pass.stream, gradient.floats(), own.floats() + (1 - i) * C_, C_);
+        const Tensor all = synchronized_ ? pass.gather(own) : own;
+        if (all.rows > 1) kernels::join_sums(*pass.stream, own.floats(), all.floats(), all.rows, C_);
+        count = all.rows * R;
+      }
       if (pass.dx)
         kernels::batch_norm_backward(*pass.stream, static_cast<E*>(pass.dx.data), dy, x, stats, in<E>(pass.parameter(0)),
-                                     own.floats(), pass.training() ? all.rows * R : 0, R, C_);
+                                     own.floats(), count, R, C_);
     });
     for (const std::size_t i : {0, 1})
       if (const Tensor to = pass.next(2 + i)) pass.stream->copy(to.data, next + i * C_, C_ * sizeof(float));

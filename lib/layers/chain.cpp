@@ -69,6 +69,13 @@ void require_sane(const char* what, const std::string& name, std::initializer_li
                              name, as_given(n)));
 }
 
+void require_saves_nothing(const std::string& name, const MemorySizes& own) {
+  if (own.saved + own.saved_floats > 0)
+    throw UserError(format(
+        "layer '{}' takes tokens and saves numbers (a layer of tokens has no memory for that); recompute them in backward",
+        name));
+}
+
 /// Checks the full name of a parameter. It becomes the name of an HDF5 dataset, which is a path, so it must not contain "/".
 void require_name(const std::string& whole) {
   constexpr std::size_t most = 255;
@@ -263,10 +270,7 @@ Chain::Chain(const NamedLayers& layers, const std::string& loss_name, LossPtr us
     require_sane(
         "layer", name,
         {layer->inputs(), layer->outputs(), layer->saved(), layer->saved_floats(), layer->scratch(), layer->gathers()});
-    if (is_input && layer->saved() + layer->saved_floats() > 0)
-      throw UserError(format(
-          "layer '{}' takes tokens and saves numbers (a layer of tokens has no memory for that); recompute them in backward",
-          name));
+    if (is_input) require_saves_nothing(name, {.saved = layer->saved(), .saved_floats = layer->saved_floats()});
     if (is_input && layer->gathers() > 0)
       throw UserError(
           format("layer '{}' takes tokens and gathers numbers of all ranks (only layers of numbers can); put the gather "
@@ -536,6 +540,7 @@ ModelSizes Chain::sizes(BatchShape shape, DType type, const kernels::CacheShape&
     naming(part.layer ? "layer" : "loss", part.name,
            [&] { own = part.layer ? part.layer->sizes(batch) : loss_->sizes(batch); });
     require_sane(part.layer ? "layer" : "loss", part.name, {own.saved, own.saved_floats, own.scratch});
+    if (part.layer && part.tower.reads_input) require_saves_nothing(part.name, own);
     scratch_of_parts = std::max(scratch_of_parts, batch.rows() * own.scratch);
     return own;
   };

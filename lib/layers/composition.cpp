@@ -38,6 +38,7 @@ Composition::Composition(const std::string& function, NamedLayers layers)
     }
     saved_ += layer->saved(), floats_ += layer->saved_floats();
     scratch_ = std::max(scratch_, layer->scratch());
+    gathers_ += layer->gathers();
   }
 }
 
@@ -46,12 +47,6 @@ std::size_t Composition::vocabulary() const {
   for (const auto& [name, layer] : layers_)
     if (const std::size_t n = layer->vocabulary(); n > 0) least = least == 0 ? n : std::min(least, n);
   return least;
-}
-
-std::size_t Composition::gathers() const {
-  std::size_t all = 0;
-  for (const auto& [name, layer] : layers_) all += layer->gathers();
-  return all;
 }
 
 bool Composition::works_in(DType type) const {

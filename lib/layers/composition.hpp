@@ -46,7 +46,7 @@ class Composition : public Layer {
   /// Throws UserError if this layer has memory of its own, which begins where it did without the batch, but inner layers have
   /// more memory for this batch.
   MemorySizes sizes(const BatchSizes& batch) const override;
-  std::size_t gathers() const override;
+  std::size_t gathers() const override { return gathers_; }
   bool works_in(DType type) const override;
   bool works_on_gpu() const override;
   void check_batch(std::size_t B, std::size_t T) const override;
@@ -73,7 +73,7 @@ class Composition : public Layer {
   NamedLayers layers_;
   std::vector<Place> places_;  // of each layer's parameters among those of the whole
   std::vector<LayerParameter> parameters_;
-  std::size_t saved_ = 0, floats_ = 0, scratch_ = 0;
+  std::size_t saved_ = 0, floats_ = 0, scratch_ = 0, gathers_ = 0;
   const std::shared_ptr<ByBatch<InnerSizes>> inner_;  // copies have the same layers
 };
 

@@ -47,8 +47,7 @@ Tensor Pass::gather(const Tensor& mine) const {
   if (!trains || !gathering)
     throw UserError(
         "gather() is called in a pass that does not train, or by a loss (only layers gather, in updates); test training() "
-        "first, "
-        "and use sees_all_ranks() in a loss");
+        "first, and use sees_all_ranks() in a loss");
   Gathering& all = *gathering;
   const std::size_t n = mine.numel();
   all.done += n;

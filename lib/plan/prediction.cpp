@@ -82,7 +82,6 @@ StepPrediction simulate(const Transformer& model, const ShardedPlan& planned, co
     if (const auto use = collective_of(op)) {
       task.also = links, task.length = transfer(*use);
       step.communication += task.length;
-      if (op.kind->cost) task.length += compute(op);  // a block that gathers also computes
     } else {
       task.length = compute(op);
       if (op.stream == StreamId::compute) busy += task.length;

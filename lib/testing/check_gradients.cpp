@@ -410,8 +410,7 @@ class Check {
 
   void differences_of(const std::string& name, std::vector<float>& values, const std::vector<float>& derivatives,
                       std::size_t columns) {
-    // Relative to the numbers of this tensor, unless they are only rounding, as for a bias before a norm.
-    double largest = std::max(static_cast<double>(largest_of(derivatives)), 0.01 * largest_of_all(first_));
+    double largest = scale_of(derivatives, first_, 0.01);
     const double here = trial_.value();
     const std::size_t tried = std::min(values.size(), options_.most_elements);
     std::vector<std::pair<std::size_t, Slopes>> differences;
@@ -445,16 +444,19 @@ class Check {
       return trial.run();
     };
     const Results wide = rounded(DType::f32), narrow = rounded(type);
-    compare(type, "y", narrow.y, wide.y, y_columns_, 0);
-    const double least = 0.3 * largest_of_all(wide);  // likewise: sums of rounded numbers may cancel
-    compare(type, "dx", narrow.dx, wide.dx, dx_columns(), least);
+    compare(type, "y", narrow.y, wide.y, y_columns_, largest_of(wide.y));
+    const auto compare_derivatives = [&](const std::string& name, const std::vector<float>& of, const std::vector<float>& right,
+                                         std::size_t columns) {
+      compare(type, name, of, right, columns, scale_of(right, wide, 0.3));
+    };
+    compare_derivatives("dx", narrow.dx, wide.dx, dx_columns());
     for (std::size_t p = 0; p < wide.gradients.size(); ++p)
-      compare(type, parameter(p).name, narrow.gradients[p], wide.gradients[p], parameter(p).shape.back(), least);
+      compare_derivatives(parameter(p).name, narrow.gradients[p], wide.gradients[p], parameter(p).shape.back());
   }
 
   void compare(DType type, const std::string& name, const std::vector<float>& narrow, const std::vector<float>& wide,
-               std::size_t columns, double least) {
-    const double largest = std::max({1e-6, least, static_cast<double>(largest_of(wide))});
+               std::size_t columns, double scale) {
+    const double largest = std::max(1e-6, scale);
     for (std::size_t i = 0; i < wide.size(); ++i) {
       const double error = std::abs(static_cast<double>(narrow[i]) - static_cast<double>(wide[i])) / largest;
       if (error <= options_.tolerance_16_bits) continue;  // only rounding
@@ -472,12 +474,14 @@ class Check {
     result_ = {passes, error, text()};
   }
 
-  /// The largest derivative. What moves a state is none.
-  double largest_of_all(const Results& results) const {
-    float largest = largest_of(results.dx);
-    for (std::size_t p = 0; p < results.gradients.size(); ++p)
-      if (trial_.has_gradient(p)) largest = std::max(largest, largest_of(results.gradients[p]));
-    return static_cast<double>(largest);
+  /// The number to which errors of these derivatives are relative: the largest of them. If they are 0 but for rounding, as
+  /// those of a bias before a norm, it is `share` of the largest derivative of all. What moves a state is no derivative.
+  double scale_of(const std::vector<float>& derivatives, const Results& all, double share) const {
+    float largest = largest_of(all.dx);
+    for (std::size_t p = 0; p < all.gradients.size(); ++p)
+      if (trial_.has_gradient(p)) largest = std::max(largest, largest_of(all.gradients[p]));
+    const double own = static_cast<double>(largest_of(derivatives)), whole = static_cast<double>(largest);
+    return own < 1e-4 * whole ? share * whole : own;
   }
 
   const Parameter& parameter(std::size_t p) const { return chain_.parameters()[p]; }

@@ -21,13 +21,6 @@ namespace {
 constexpr std::size_t rows = 12, features = 5, width = 6, outputs = 3, micro_batches = 2, updates = 6;
 using Kind = LayerParameter::Kind;
 
-/// Numbers that fp32 has exactly, as in golden/layers/make_batch_norm.py.
-std::vector<float> numbers(std::size_t n, std::size_t seed) {
-  std::vector<float> all;
-  for (std::size_t i = 0; i < n; ++i) all.push_back((static_cast<float>((i * 7919 + seed * 104729) % 1009) - 504) / 512);
-  return all;
-}
-
 Sequential network(bool synchronized = true) {
   Sequential model;
   model.add("stem", linear(features, width));
@@ -44,7 +37,7 @@ FillBatch part_of(const Job& job, std::uint64_t first_batch) {
   return [&job, first_batch](const Batch& batch) {
     const std::size_t number = first_batch + batch.micro_batch();
     const auto take = [&](std::span<float> part, std::size_t n, std::size_t seed) {
-      const std::vector<float> all = numbers(rows * n, seed + number);
+      const std::vector<float> all = exact(rows * n, seed + number);
       std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(part.size()) * job.rank(), part.size(), part.begin());
     };
     take(batch.inputs(), features, 1000), take(batch.targets(), outputs, 2000);
@@ -52,14 +45,7 @@ FillBatch part_of(const Job& job, std::uint64_t first_batch) {
 }
 
 FsdpOptions options_of(const Job& job, const std::string& strategy = "FULL_SHARD") {
-  return {.batch_size = rows / static_cast<std::size_t>(job.size()),
-          .gradient_accumulation_steps = micro_batches,
-          .sharding_strategy = strategy,
-          .shard_group_size = strategy.find("HYBRID") == std::string::npos ? 0
-                              : job.size() % 2 == 0                        ? 2
-                                                                           : 1,
-          .optimizer = "sgd",
-          .momentum = 0.9};
+  return golden_options(job, rows, micro_batches, strategy);
 }
 
 void set_initial(FullyShardedDataParallel& sharded) {
@@ -74,7 +60,7 @@ void set_initial(FullyShardedDataParallel& sharded) {
                                 {"block.bn2.bias", width},
                                 {"head.weight", width * outputs},
                                 {"head.bias", outputs}})
-    sharded.set_parameter(name, numbers(n, seed++));
+    sharded.set_parameter(name, exact(n, seed++));
 }
 
 void train(FullyShardedDataParallel& sharded, const Job& job, std::uint64_t begin, std::uint64_t end,

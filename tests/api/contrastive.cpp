@@ -20,13 +20,6 @@ namespace {
 
 constexpr std::size_t rows = 12, left = 5, right = 3, width = 4, micro_batches = 2, updates = 6;
 
-/// Numbers that fp32 has exactly, as in golden/layers/make_contrastive.py.
-std::vector<float> numbers(std::size_t n, std::size_t seed) {
-  std::vector<float> all;
-  for (std::size_t i = 0; i < n; ++i) all.push_back((static_cast<float>((i * 7919 + seed * 104729) % 1009) - 504) / 512);
-  return all;
-}
-
 /// Row r has two vectors a and b; those of one row belong together. The logits of a row are exp(log_scale) a . b for all b of
 /// all ranks, and the same with a and b exchanged. The loss is the mean of both cross-entropies.
 class Contrastive final : public Loss {
@@ -110,21 +103,14 @@ struct Outcome {
 /// The micro-batches of an update are divided among the ranks.
 FillBatch part_of(const Job& job, std::uint64_t update) {
   return [&job, update](const Batch& batch) {
-    const std::vector<float> all = numbers(rows * (left + right), 1000 + update * micro_batches + batch.micro_batch());
+    const std::vector<float> all = exact(rows * (left + right), 1000 + update * micro_batches + batch.micro_batch());
     const auto first = all.begin() + static_cast<std::ptrdiff_t>(batch.inputs().size()) * job.rank();
     std::copy_n(first, batch.inputs().size(), batch.inputs().begin());
   };
 }
 
 FsdpOptions options_of(const Job& job, const std::string& strategy = "FULL_SHARD") {
-  return {.batch_size = rows / static_cast<std::size_t>(job.size()),
-          .gradient_accumulation_steps = micro_batches,
-          .sharding_strategy = strategy,
-          .shard_group_size = strategy.find("HYBRID") == std::string::npos ? 0
-                              : job.size() % 2 == 0                        ? 2
-                                                                           : 1,
-          .optimizer = "sgd",
-          .momentum = 0.9};
+  return golden_options(job, rows, micro_batches, strategy);
 }
 
 void set_initial(FullyShardedDataParallel& sharded) {
@@ -134,7 +120,7 @@ void set_initial(FullyShardedDataParallel& sharded) {
                                 {"towers.left.linear.bias", width},
                                 {"towers.right.linear.weight", width * right},
                                 {"towers.right.linear.bias", width}})
-    sharded.set_parameter(name, numbers(n, seed++));
+    sharded.set_parameter(name, exact(n, seed++));
 }
 
 Outcome train(Job& job, const FsdpOptions& options, const LossPtr& loss = std::make_shared<Contrastive>()) {
@@ -221,7 +207,7 @@ BOOST_AUTO_TEST_CASE(other_uses_of_all_rows) {
     FsdpOptions options = options_of(job);
     options.param_dtype = type, options.fp16_init_scale = type[0] == 'f' && type[2] == '1' ? std::optional(1.0) : std::nullopt;
     FullyShardedDataParallel sharded(job, two_encoders(loss), options);
-    sharded.set_parameter("towers.left.linear.weight", numbers(width * left, 1));
+    sharded.set_parameter("towers.left.linear.weight", exact(width * left, 1));
     return sharded.step(0.1, part_of(job, 0)).gradient_norm;
   };
   const double norm = norm_of("fp32");

@@ -30,6 +30,25 @@ inline Parameters parameters_of(FullyShardedDataParallel& model) {
   return all;
 }
 
+/// Numbers that fp32 has exactly, as in golden/layers/exact.py.
+inline std::vector<float> exact(std::size_t n, std::size_t seed) {
+  std::vector<float> all;
+  for (std::size_t i = 0; i < n; ++i) all.push_back((static_cast<float>((i * 7919 + seed * 104729) % 1009) - 504) / 512);
+  return all;
+}
+/// The options of a run that is compared with golden/layers: SGD with momentum, and `rows` rows of each micro-batch on all
+/// ranks together.
+inline FsdpOptions golden_options(const Job& job, std::size_t rows, std::size_t micro_batches, const std::string& strategy) {
+  return {.batch_size = rows / static_cast<std::size_t>(job.size()),
+          .gradient_accumulation_steps = micro_batches,
+          .sharding_strategy = strategy,
+          .shard_group_size = strategy.find("HYBRID") == std::string::npos ? 0
+                              : job.size() % 2 == 0                        ? 2
+                                                                           : 1,
+          .optimizer = "sgd",
+          .momentum = 0.9};
+}
+
 /// Requires that call() throws an Error whose message contains `text`.
 template <class Error = UserError, class Call>
 void refused(const std::string& text, const Call& call) {

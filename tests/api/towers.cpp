@@ -21,12 +21,9 @@ namespace {
 
 constexpr std::size_t rows = 12, length = 7, vocabulary = 11, classes = 5, micro_batches = 2, updates = 6;
 
-/// As in golden/layers/make_towers.py: numbers that fp32 has exactly, and integers.
-std::int32_t scrambled(std::size_t i, std::size_t seed) { return static_cast<std::int32_t>((i * 7919 + seed * 104729) % 1009); }
-std::vector<float> exact(std::size_t n, std::size_t seed) {
-  std::vector<float> all;
-  for (std::size_t i = 0; i < n; ++i) all.push_back(static_cast<float>(scrambled(i, seed) - 504) / 512);
-  return all;
+/// As in golden/layers/exact.py.
+std::int32_t integer(std::size_t i, std::size_t seed, std::size_t limit) {
+  return static_cast<std::int32_t>((i * 7919 + seed * 104729) % 1009 % limit);
 }
 
 /// This rank's rows of a micro-batch, as if all micro-batches had `rows` rows on all ranks together.
@@ -40,7 +37,7 @@ struct Filler {
   }
   void write(std::span<std::int32_t> to, std::size_t number, std::size_t limit) const {
     for (std::size_t i = 0; i < to.size(); ++i)
-      to[i] = scrambled(to.size() * static_cast<std::size_t>(job.rank()) + i, seed + number) % static_cast<std::int32_t>(limit);
+      to[i] = integer(to.size() * static_cast<std::size_t>(job.rank()) + i, seed + number, limit);
   }
 };
 Filler filler(const Job& job, std::uint64_t update, const Batch& batch) {
@@ -111,14 +108,7 @@ struct Outcome {
 };
 
 FsdpOptions options_of(const Job& job, const std::string& strategy = "FULL_SHARD") {
-  return {.batch_size = rows / static_cast<std::size_t>(job.size()),
-          .gradient_accumulation_steps = micro_batches,
-          .sharding_strategy = strategy,
-          .shard_group_size = strategy.find("HYBRID") == std::string::npos ? 0
-                              : job.size() % 2 == 0                        ? 2
-                                                                           : 1,
-          .optimizer = "sgd",
-          .momentum = 0.9};
+  return golden_options(job, rows, micro_batches, strategy);
 }
 
 struct Case {
@@ -298,7 +288,7 @@ BOOST_AUTO_TEST_CASE(gradients_of_an_input) {
 }
 
 /// The difference of two indices of a row.
-class Difference final : public Layer {
+class Difference : public Layer {
  public:
   std::size_t inputs() const override { return 2; }
   std::size_t outputs() const override { return 1; }
@@ -309,6 +299,13 @@ class Difference final : public Layer {
       pass.y.set(r, 0, static_cast<float>(pass.tokens[2 * r] - pass.tokens[2 * r + 1]) / 8);
   }
   void backward(const BackwardPass&) const override { BOOST_TEST(false); }
+};
+/// Declares memory that a layer of tokens does not get.
+struct Saving final : Difference {
+  std::size_t saved() const override { return 1; }
+};
+struct SavingByBatch final : Difference {
+  MemorySizes sizes(const BatchSizes& batch) const override { return {.saved_floats = batch.B}; }
 };
 
 // Towers with rows for each position, a parameter of two towers, indices, a frozen tower, and a checkpoint.
@@ -462,6 +459,14 @@ BOOST_AUTO_TEST_CASE(what_is_refused) {
                 Sequential(folded).loss(mean_squared_error(24)), {.batch_size = std::size_t{1} << 29});
   build_refused("layer 'more' takes tokens (only the first layer of a model or a tower can)",
                 Sequential(folded).add("more", embedding(3, 1)).loss(mean_squared_error(1)), {});
+  for (const LayerPtr& saving :
+       std::initializer_list<LayerPtr>{std::make_shared<Saving>(), std::make_shared<SavingByBatch>()}) {
+    Sequential second;
+    second.towers({{"image", image}, {"pair", Tower("pair", tokens(2, 9)).add("in", saving)}}).loss(mean_squared_error(4));
+    build_refused("layer 'pair.in' takes tokens and saves numbers", second, {});
+    build_refused("layer 'in' takes tokens and saves numbers",
+                  Sequential().add("in", saving).add("out", linear(1, 1)).loss(mean_squared_error(1)), {});
+  }
   Sequential plain;
   FullyShardedDataParallel of_one(job, plain.add("in", linear(2, 1)).loss(mean_squared_error(1)));
   refused<CollectiveError>("the batch has no input 'x' (it has one without a name); call inputs() with no name",

@@ -10,13 +10,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from exact import exact
+
 torch.set_num_threads(1)
 rows, inputs, width, outputs, micro_batches, updates = 12, 5, 6, 3, 2, 6
-
-
-def numbers(n, seed):
-    """The numbers of tests/api/batch_norm.cpp: exact in fp32."""
-    return torch.tensor([((i * 7919 + seed * 104729) % 1009 - 504) / 512 for i in range(n)])
 
 
 class Block(nn.Module):
@@ -35,7 +32,7 @@ class Model(nn.Module):
         self.stem, self.block, self.head = nn.Linear(inputs, width), Block(), nn.Linear(width, outputs)
         with torch.no_grad():
             for seed, p in enumerate(self.parameters()):
-                p.copy_(numbers(p.numel(), seed).view(p.shape))
+                p.copy_(exact(p.numel(), seed).view(p.shape))
 
     def forward(self, x):
         return self.head(self.block(self.stem(x)))
@@ -50,15 +47,15 @@ def main():
         total = 0
         for k in range(micro_batches):
             number = update * micro_batches + k
-            x = numbers(rows * inputs, 1000 + number).view(rows, inputs)
-            loss = F.mse_loss(model(x), numbers(rows * outputs, 2000 + number).view(rows, outputs)) / micro_batches
+            x = exact(rows * inputs, 1000 + number).view(rows, inputs)
+            loss = F.mse_loss(model(x), exact(rows * outputs, 2000 + number).view(rows, outputs)) / micro_batches
             loss.backward()
             total += loss.item()
         losses.append(total)
         optimizer.step()
     model.eval()
-    x = numbers(rows * inputs, 1000).view(rows, inputs).requires_grad_()
-    evaluated = F.mse_loss(model(x), numbers(rows * outputs, 2000).view(rows, outputs))
+    x = exact(rows * inputs, 1000).view(rows, inputs).requires_grad_()
+    evaluated = F.mse_loss(model(x), exact(rows * outputs, 2000).view(rows, outputs))
     evaluated.backward()
     weights = {name: p.flatten().tolist() for name, p in model.state_dict().items() if not name.endswith("num_batches_tracked")}
     print(json.dumps({"losses": losses, "weights": weights, "evaluated": evaluated.item(), "dx": x.grad.flatten().tolist()}))

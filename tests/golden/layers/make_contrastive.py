@@ -9,13 +9,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from exact import exact
+
 torch.set_num_threads(1)
 rows, left, right, width, micro_batches, updates = 12, 5, 3, 4, 2, 6
-
-
-def numbers(n, seed):
-    """The numbers of tests/api/contrastive.cpp: exact in fp32."""
-    return torch.tensor([((i * 7919 + seed * 104729) % 1009 - 504) / 512 for i in range(n)])
 
 
 class Model(nn.Module):
@@ -25,7 +22,7 @@ class Model(nn.Module):
         self.log_scale = nn.Parameter(torch.zeros(1))
         with torch.no_grad():
             for seed, p in enumerate(self.parameters()):
-                p.copy_(numbers(p.numel(), seed).view(p.shape))
+                p.copy_(exact(p.numel(), seed).view(p.shape))
 
     def forward(self, x):
         a, b = self.left(x[:, :left]).tanh(), self.right(x[:, left:]).tanh()
@@ -41,7 +38,7 @@ def main():
         optimizer.zero_grad()
         total = 0
         for k in range(micro_batches):
-            x = numbers(rows * (left + right), 1000 + update * micro_batches + k).view(rows, left + right)
+            x = exact(rows * (left + right), 1000 + update * micro_batches + k).view(rows, left + right)
             loss = model(x) / micro_batches
             loss.backward()
             total += loss.item()

@@ -11,13 +11,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from exact import exact
+
 torch.set_num_threads(1)
 rows, length, vocabulary, classes, micro_batches, updates = 12, 7, 11, 5, 2, 6
-
-
-def exact(n, seed):
-    """The numbers of tests/api/towers.cpp: exact in fp32."""
-    return torch.tensor([((i * 7919 + seed * 104729) % 1009 - 504) / 512 for i in range(n)])
 
 
 def integers(n, seed, limit):
