@@ -1,0 +1,236 @@
+#include "job/launch.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "base/error.hpp"
+#include "base/format.hpp"
+#include "base/system.hpp"
+#include "base/timer.hpp"
+#include "comm/mpi_session.hpp"
+
+namespace fsdp {
+
+namespace {
+
+constexpr std::size_t most_output = std::size_t{16} << 20;
+constexpr double patience_s = 3;  // between SIGTERM and SIGKILL
+
+/// The processes of this host that this process, or a child of it, has started.
+std::vector<pid_t> descendants() {
+  std::multimap<pid_t, pid_t> children;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+    const pid_t pid = std::atoi(entry.path().filename().c_str());
+    std::ifstream file(entry.path() / "stat");
+    std::string line;
+    if (pid <= 0 || !std::getline(file, line)) continue;
+    // "17 (name) S 12 ...": a name may contain spaces and parentheses.
+    if (const std::size_t behind_name = line.rfind(')'); behind_name != line.npos && behind_name + 4 < line.size())
+      children.emplace(std::atoi(line.c_str() + behind_name + 4), pid);
+  }
+  std::vector<pid_t> found = {::getpid()};
+  for (std::size_t i = 0; i < found.size(); ++i)
+    for (auto [child, end] = children.equal_range(found[i]); child != end; ++child) found.push_back(child->second);
+  found.erase(found.begin());
+  return found;
+}
+
+/// Appends what can be read now. Returns false at the end.
+bool read_some(int descriptor, std::string& text) {
+  char piece[4096];
+  const ssize_t n = ::read(descriptor, piece, sizeof piece);
+  if (n > 0 && text.size() < most_output) text.append(piece, static_cast<std::size_t>(n));
+  return n != 0;
+}
+
+/// The environment of this process with changes, as execvpe() takes it. `storage` holds the new texts.
+std::vector<char*> environment_with(const ChildCommand& command, std::vector<std::string>& storage) {
+  std::vector<char*> all;
+  for (char** variable = environ; *variable; ++variable) {
+    const std::string name(*variable, std::find(*variable, *variable + std::string_view(*variable).size(), '='));
+    if (std::none_of(command.environment.begin(), command.environment.end(),
+                     [&](const auto& change) { return change.first == name; }))
+      all.push_back(*variable);
+  }
+  for (const auto& [name, value] : command.environment)
+    if (value) storage.push_back(name + "=" + *value);
+  for (std::string& text : storage) all.push_back(text.data());
+  all.push_back(nullptr);
+  return all;
+}
+
+void replace_all(std::string& text, std::string_view name, int value) {
+  for (std::size_t at = 0; (at = text.find(name, at)) != text.npos;) text.replace(at, name.size(), std::to_string(value));
+}
+
+int number(const Environment& get, const char* name) {
+  const char* const text = get(name);
+  return text ? std::max(0, std::atoi(text)) : 0;  // "4(x2)" is 4
+}
+
+}  // namespace
+
+ChildEnd run_child(const ChildCommand& command) {
+  std::vector<std::string> storage;
+  std::vector<char*> words, variables = environment_with(command, storage);
+  for (const std::string& word : command.words) words.push_back(const_cast<char*>(word.c_str()));  // execvpe() only reads them
+  words.push_back(nullptr);
+
+  int pipes[2][2];
+  for (auto& ends : pipes)
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw CallError("pipe2", "no pipe for the output of a child");
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // a process whose parent ends becomes a child of this process, and can be found
+  const pid_t parent = ::getpid(), child = ::fork();
+  if (child < 0) throw CallError("fork", "cannot start a child");
+  if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (::getppid() != parent) ::_exit(127);
+    sigset_t none;
+    ::sigemptyset(&none);
+    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    const int empty = ::open("/dev/null", O_RDONLY);
+    ::dup2(empty, STDIN_FILENO);
+    ::dup2(pipes[0][1], STDOUT_FILENO);
+    ::dup2(pipes[1][1], STDERR_FILENO);
+    ::execvpe(words[0], words.data(), variables.data());
+    ::_exit(127);
+  }
+  for (auto& ends : pipes) ::close(ends[1]);
+
+  ChildEnd result;
+  WaitTimer timer;
+  pollfd readable[] = {{pipes[0][0], POLLIN, 0}, {pipes[1][0], POLLIN, 0}};
+  std::string* const texts[] = {&result.out, &result.err};
+  const auto read_for = [&](int ms) {
+    if (::poll(readable, 2, ms) <= 0) return false;
+    bool any = false;
+    for (int i = 0; i < 2; ++i) {
+      if (readable[i].fd < 0 || readable[i].revents == 0) continue;
+      if (read_some(readable[i].fd, *texts[i]))
+        any = true;
+      else
+        readable[i].fd = -1;  // poll() ignores it from now on
+    }
+    return any;
+  };
+  int status = 0;
+  bool killed = false;
+  while (::waitpid(child, &status, WNOHANG) == 0) {
+    read_for(50);
+    const double seconds = timer.seconds();
+    if (!result.timed_out && seconds > command.limit_s) {
+      result.timed_out = true;
+      ::kill(child, SIGTERM);
+    }
+    if (!killed && seconds > command.limit_s + patience_s) {
+      killed = true;
+      for (pid_t pid : descendants()) ::kill(pid, SIGKILL);
+    }
+  }
+  result.seconds = timer.seconds();
+  // A process that is being killed may have started another one, so this looks again until there is none.
+  for (std::vector<pid_t> left; !(left = descendants()).empty();) {
+    for (pid_t pid : left) ::kill(pid, SIGKILL);
+    while (::waitpid(-1, nullptr, WNOHANG) > 0) {
+    }
+    ::usleep(2000);
+  }
+  while (read_for(0)) {
+  }
+  for (const auto& ends : pipes) ::close(ends[0]);
+  result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return result;
+}
+
+Allocation find_allocation(const Environment& get, const std::string& library, const std::string& srun_mpi,
+                           const std::string& template_words) {
+  if (const std::string launcher = launcher_name(get); !launcher.empty())
+    throw UserError(format("this program was started by {}, but starts the ranks itself; start it once, in the job, without {}",
+                           launcher, launcher.substr(0, launcher.find(' '))));
+  const bool is_open_mpi = library.starts_with("Open MPI");
+  Allocation allocation;
+  if (get("SLURM_JOB_ID")) {
+    allocation = {"Slurm", number(get, "SLURM_JOB_NUM_NODES"), number(get, "SLURM_NTASKS_PER_NODE")};
+    for (const std::string& plugin : {srun_plugin(library), std::string("cray_shasta")})
+      if (srun_mpi.find(plugin) != srun_mpi.npos && allocation.start.empty())
+        allocation.start = {
+            "srun",      "--mpi=" + plugin,      "--nodes={nodes}", "--ntasks={ranks}", "--ntasks-per-node={per-node}",
+            "--overlap", "--kill-on-bad-exit=1", "--wait=30"};
+    if (const char* const cores = get("SLURM_CPUS_PER_TASK"); cores && !allocation.start.empty())
+      allocation.start.push_back(format("--cpus-per-task={}", cores));
+  } else if (const char* const node_file = get("PBS_NODEFILE")) {
+    std::ifstream file(node_file);
+    std::set<std::string> names;
+    for (std::string name; file >> name;) names.insert(name);
+    if (names.empty())
+      throw UserError(format("PBS_NODEFILE is {}, which has no nodes; start this program in a PBS job", node_file));
+    allocation = {"PBS", static_cast<int>(names.size()), number(get, "PBS_NUM_PPN")};
+    if (!is_open_mpi)  // PALS, and MPICH's mpiexec
+      allocation.start = {"mpiexec", "-n", "{ranks}", "--ppn", "{per-node}", "--hostfile", node_file};
+  } else if (get("FLUX_JOB_ID")) {
+    allocation = {"Flux", number(get, "FLUX_JOB_NNODES"), 0};
+    allocation.start = {"flux", "run", "--nodes={nodes}", "--ntasks={ranks}", "--exclusive"};
+  } else if (const char* const hosts = get("LSB_MCPU_HOSTS")) {  // "batch1 1 node7 16 node8 16"; the first runs no ranks
+    std::istringstream words(hosts);
+    std::map<int, int> hosts_by_slots;
+    std::string name;
+    for (int slots = 0; words >> name >> slots;) ++hosts_by_slots[slots];
+    allocation = {"LSF", hosts_by_slots.empty() ? 1 : hosts_by_slots.rbegin()->second};
+  }
+  allocation.nodes = std::max(1, allocation.nodes);
+  if (allocation.start.empty())
+    allocation.start =
+        is_open_mpi ? std::vector<std::string>{"mpirun",          "-np",       "{ranks}", "--map-by", "ppr:{per-node}:node",
+                                               "--oversubscribe", "--bind-to", "none"}
+                    : std::vector<std::string>{"mpiexec", "-n", "{ranks}", "--ppn", "{per-node}"};
+  if (!template_words.empty()) {
+    std::istringstream words(template_words);
+    allocation.start.clear();
+    for (std::string word; words >> word;) allocation.start.push_back(word);
+    const auto has = [&](const char* name) { return template_words.find(name) != template_words.npos; };
+    if (!has("{ranks}") && !(has("{nodes}") && has("{per-node}")))
+      throw UserError(
+          format("--launcher '{}' does not say how many ranks it starts (it needs {{ranks}}, or {{nodes}} and {{per-node}}); "
+                 "write for example --launcher 'mpiexec -n {{ranks}} --ppn {{per-node}}'",
+                 template_words));
+  }
+  return allocation;
+}
+
+Allocation find_allocation(const std::string& template_words) {
+  const Environment get = [](const char* name) { return std::getenv(name); };
+  std::string srun_mpi;
+  if (get("SLURM_JOB_ID") && template_words.empty())
+    if (const auto answer = ask_program({"srun", "--mpi=list"}, 20)) srun_mpi = answer->text;
+  return find_allocation(get, MpiSession::library_version(), srun_mpi, template_words);
+}
+
+std::vector<std::string> launch_words(const Allocation& allocation, RankLayout layout, double limit_s,
+                                      const std::vector<std::string>& program) {
+  std::vector<std::string> words = allocation.start;
+  for (std::string& word : words) {
+    replace_all(word, "{nodes}", layout.nodes);
+    replace_all(word, "{per-node}", layout.per_node);
+    replace_all(word, "{ranks}", layout.ranks());
+  }
+  for (const std::string& word : {std::string("timeout"), std::string("--signal=KILL"), format("{:.0f}", std::ceil(limit_s))})
+    words.push_back(word);
+  words.insert(words.end(), program.begin(), program.end());
+  return words;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,63 @@
+// Starts jobs of several ranks as children of one process that is not a rank itself, for programs that run a job several times:
+// with other transports, with more nodes, or as a rehearsal.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/launcher.hpp"
+
+namespace fsdp {
+
+/// A command to run. Its standard input is empty.
+struct ChildCommand {
+  std::vector<std::string> words;  // the first one is a path, or a program in PATH
+  /// Variables that replace those of this process, by name; without a value: the child does not have the variable.
+  std::vector<std::pair<std::string, std::optional<std::string>>> environment = {};
+  double limit_s = 60;
+};
+
+struct ChildEnd {
+  int exit_code = 0;  // 128 + the signal's number if a signal ended it; 127 if it could not be started
+  bool timed_out = false;
+  std::string out, err;  // what it and its children wrote: at most the first 16 MiB of each
+  double seconds = 0;
+};
+
+/// Runs a command, and waits until it ends. After `limit_s` seconds sends SIGTERM, which mpirun and srun pass on to their
+/// ranks, and 3 s later SIGKILL. Afterwards no process that it started on this host is left: those that outlive it are killed.
+/// If this process dies, the child receives SIGTERM. Must be called by the only thread of a process.
+ChildEnd run_child(const ChildCommand& command);
+
+/// How many nodes a job has, and how many ranks to start on each of them.
+struct RankLayout {
+  int nodes = 1, per_node = 1;
+  int ranks() const { return nodes * per_node; }
+};
+
+/// What is known about the allocation in which this process runs.
+struct Allocation {
+  std::string scheduler;  // "Slurm", "PBS", "Flux" or "LSF"; empty: none
+  int nodes = 1;
+  int per_node = 0;                     // tasks of a node that the job asked for; 0: unknown
+  std::vector<std::string> start = {};  // the words that start ranks; {nodes}, {per-node} and {ranks} are replaced by numbers
+};
+
+/// Finds the scheduler in whose job this process is, and how it starts ranks for this MPI (`library`: its version text).
+/// `srun_mpi` is the output of `srun --mpi=list`, and is used only in a Slurm job. `template_words` replaces `start` if it is
+/// not empty. Throws UserError if this process was started by mpirun or srun, or if `template_words` lacks {ranks}, or lacks
+/// {nodes} and {per-node}, in a job of several nodes.
+Allocation find_allocation(const Environment& get, const std::string& library, const std::string& srun_mpi,
+                           const std::string& template_words = "");
+/// The same for this process.
+Allocation find_allocation(const std::string& template_words = "");
+
+/// Returns the words that run `program` on every rank. If a rank's process still runs after `limit_s` seconds, it is killed on
+/// its own node (by timeout of coreutils), so that no rank is left on a node that this process does not see.
+std::vector<std::string> launch_words(const Allocation& allocation, RankLayout layout, double limit_s,
+                                      const std::vector<std::string>& program);
+
+}  // namespace fsdp

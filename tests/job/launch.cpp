@@ -1,0 +1,125 @@
+// Children of a process that starts jobs: their output, their end, and that none of their processes outlives them.
+#include <boost/test/unit_test.hpp>
+
+#include <signal.h>
+
+#include <fstream>
+#include <map>
+
+#include "base/error.hpp"
+#include "job/launch.hpp"
+#include "support/files.hpp"
+#include "support/messages.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+
+namespace {
+
+ChildEnd run_shell(const std::string& text, double limit_s = 30) {
+  return run_child({.words = {"sh", "-c", text}, .limit_s = limit_s});
+}
+
+bool lives(const std::string& pid) { return ::kill(std::atoi(pid.c_str()), 0) == 0; }
+
+Allocation allocation_of(const std::map<std::string, std::string>& variables, const std::string& library = "Open MPI v4.1.4",
+                         const std::string& srun_mpi = "", const std::string& words = "") {
+  return find_allocation(
+      [&](const char* name) {
+        const auto found = variables.find(name);
+        return found == variables.end() ? nullptr : found->second.c_str();
+      },
+      library, srun_mpi, words);
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
+  return text;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(a_child_ends_and_its_output_is_read) {
+  const ChildEnd end = run_shell("echo one; echo two >&2; cat; exit 3");
+  BOOST_TEST(end.out == "one\n");
+  BOOST_TEST(end.err == "two\n");
+  BOOST_TEST(end.exit_code == 3);
+  BOOST_TEST(!end.timed_out);
+  BOOST_TEST(run_shell("kill -9 $$").exit_code == 128 + SIGKILL);
+  BOOST_TEST(run_child({.words = {"no-such-program-of-this-name"}}).exit_code == 127);
+  BOOST_TEST(run_shell("head -c 1000000 /dev/zero").out.size() == 1000000u);
+}
+
+BOOST_AUTO_TEST_CASE(variables_are_set_and_removed) {
+  const ChildEnd end = run_child({.words = {"sh", "-c", "echo $FIRST,${HOME-none},$PATH"},
+                                  .environment = {{"FIRST", "a 'b'"}, {"HOME", std::nullopt}, {"PATH", "/usr/bin:/bin"}}});
+  BOOST_TEST(end.out == "a 'b',none,/usr/bin:/bin\n");
+}
+
+BOOST_AUTO_TEST_CASE(no_process_is_left) {
+  // A process that leaves its session, and whose parent ends, is killed when the child ends.
+  const ChildEnd ended = run_shell("setsid sleep 60 >/dev/null 2>&1 & echo $!");
+  BOOST_TEST(ended.seconds < 20);
+  BOOST_TEST(!lives(ended.out));
+  // The same for processes that ignore SIGTERM, at the limit.
+  const ChildEnd hung =
+      run_shell("trap '' TERM; (trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 60') & echo $!; sleep 60", 0.2);
+  BOOST_TEST(hung.timed_out);
+  BOOST_TEST(hung.seconds < 20);
+  BOOST_TEST(!lives(hung.out));
+  // A child that obeys SIGTERM ends at once.
+  const ChildEnd obedient = run_shell("exec sleep 60", 0.2);
+  BOOST_TEST(obedient.timed_out);
+  BOOST_TEST(obedient.exit_code == 128 + SIGTERM);
+  BOOST_TEST(obedient.seconds < 2);
+}
+
+BOOST_AUTO_TEST_CASE(ranks_are_started_as_the_scheduler_does) {
+  const auto words = [](const Allocation& allocation, RankLayout layout) {
+    return joined(launch_words(allocation, layout, 9.5, {"fsdp-bench", "step"}));
+  };
+  const Allocation laptop = allocation_of({});
+  BOOST_TEST(laptop.scheduler == "");
+  BOOST_TEST(words(laptop, {1, 4}) ==
+             "mpirun -np 4 --map-by ppr:4:node --oversubscribe --bind-to none timeout --signal=KILL 10 fsdp-bench step");
+  const std::string list = "MPI plugin types are...\n\tpmix\n\tnone\n\tpmi2\n";
+  const Allocation slurm = allocation_of(
+      {{"SLURM_JOB_ID", "7"}, {"SLURM_JOB_NUM_NODES", "4"}, {"SLURM_NTASKS_PER_NODE", "8"}, {"SLURM_CPUS_PER_TASK", "6"}},
+      "Open MPI v4.1.4", list);
+  BOOST_TEST(slurm.nodes == 4);
+  BOOST_TEST(slurm.per_node == 8);
+  BOOST_TEST(words(slurm, {2, 8}) ==
+             "srun --mpi=pmix --nodes=2 --ntasks=16 --ntasks-per-node=8 --overlap --kill-on-bad-exit=1 --wait=30 "
+             "--cpus-per-task=6 timeout --signal=KILL 10 fsdp-bench step");
+  BOOST_TEST(words(allocation_of({{"SLURM_JOB_ID", "7"}}, "MPICH", list), {1, 2}).starts_with("srun --mpi=pmi2 "));
+  BOOST_TEST(words(allocation_of({{"SLURM_JOB_ID", "7"}}, "CRAY MPICH", "cray_shasta none"), {1, 2})
+                 .starts_with("srun --mpi=cray_shasta "));
+  BOOST_TEST(words(allocation_of({{"SLURM_JOB_ID", "7"}}), {1, 2}).starts_with("mpirun -np 2 "));  // srun lists no plugin
+
+  const TemporaryFolder folder;
+  const std::string hosts = (folder.path() / "hosts").string();
+  std::ofstream(hosts) << "x3001\nx3001\nx3002\nx3002\n";
+  const Allocation pbs = allocation_of({{"PBS_JOBID", "9"}, {"PBS_NODEFILE", hosts}}, "CRAY MPICH");
+  BOOST_TEST(pbs.nodes == 2);
+  BOOST_TEST(words(pbs, {2, 4}).starts_with("mpiexec -n 8 --ppn 4 --hostfile " + hosts + " timeout "));
+  BOOST_TEST(message_of<UserError>([&] {
+               allocation_of({{"PBS_NODEFILE", "/no/such"}});
+             }) == "PBS_NODEFILE is /no/such, which has no nodes; start this program in a PBS job");
+  const Allocation flux = allocation_of({{"FLUX_JOB_ID", "f1"}, {"FLUX_JOB_NNODES", "3"}});
+  BOOST_TEST(words(flux, {3, 2}).starts_with("flux run --nodes=3 --ntasks=6 "));
+  BOOST_TEST(allocation_of({{"LSB_MCPU_HOSTS", "batch1 1 n7 16 n8 16"}}).nodes == 2);
+  BOOST_TEST(words(allocation_of({}, "Open MPI v4.1.4", "", "ssh-all -x {nodes} -y {per-node}"), {3, 2})
+                 .starts_with("ssh-all -x 3 -y 2 timeout "));
+}
+
+BOOST_AUTO_TEST_CASE(what_cannot_start_ranks_is_refused) {
+  BOOST_TEST(message_of<UserError>([] {
+               allocation_of({{"OMPI_COMM_WORLD_SIZE", "2"}});
+             }) ==
+             "this program was started by mpirun of Open MPI, but starts the ranks itself; start it once, in the job, without "
+             "mpirun");
+  BOOST_TEST(message_of<UserError>([] { allocation_of({}, "Open MPI v4.1.4", "", "mpiexec -n 4"); }) ==
+             "--launcher 'mpiexec -n 4' does not say how many ranks it starts (it needs {ranks}, or {nodes} and {per-node}); "
+             "write for example --launcher 'mpiexec -n {ranks} --ppn {per-node}'");
+}
