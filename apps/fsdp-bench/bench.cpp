@@ -215,25 +215,27 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
 }
 
 /// Throws UserError for options that the measurement does not use.
-void require_read(const OptionTable& table, std::string_view what) {
+void require_read(const OptionTable& table, const BenchOptions& o) {
+  // With a model, `collectives` measures those of an update.
+  const std::string what = o.what == "collectives" && o.names_model ? "collectives with --arch" : o.what;
   const std::pair<std::string_view, std::vector<const char*>> uses[] = {
-      {"gemm step tuning",
+      {"gemm, step, tuning, collectives with --arch",
        {"arch", "model", "decoder-layers", "decoder-embed-dim", "decoder-ffn-embed-dim", "decoder-attention-heads",
         "decoder-kv-heads", "vocab-size", "share-decoder-input-output-embed", "decoder-learned-pos", "no-scale-embedding",
         "activation-fn", "batch-size", "tokens-per-sample", "precision"}},
-      {"step tuning",
+      {"step, tuning, collectives with --arch",
        {"attention-backend", "bias-gelu-fusion", "shard-group-size", "update-freq", "sharding-strategy",
         "checkpoint-activations", "comm-thread", "optimizer-state-dtype", "master-dtype", "grad-dtype", "invariant",
         "cpu-offload", "offload-optimizer", "offload-params", "nvme-path"}},
-      {"step tuning collectives", {"sum-order", "sum-staging"}},
-      {"gemm step", {"gemm-algorithms"}},
+      {"step, tuning, collectives, collectives with --arch", {"sum-order", "sum-staging"}},
+      {"gemm, step", {"gemm-algorithms"}},
       {"step", {"fake-collectives", "exposed", "trace"}},
       {"tuning", {"memory-limit"}},
       {"collectives", {"max-size"}},
       {"storage", {"folder", "file-size"}}};
   for (const auto& [read_by, options] : uses)
     for (const char* option : options)
-      if (table.changed(option) && (" " + std::string(read_by) + " ").find(" " + std::string(what) + " ") == std::string::npos)
+      if (table.changed(option) && format(", {},", read_by).find(format(", {},", what)) == std::string::npos)
         throw UserError(format("{} changes nothing (fsdp-bench {} does not use it; it is for {}); leave it out",
                                table.given(option) ? table.typed(option) : "--" + std::string(option), what, read_by));
 }
@@ -242,7 +244,7 @@ void require_read(const OptionTable& table, std::string_view what) {
 void check(const OptionTable& table, const BenchOptions& o) {
   constexpr std::string_view all[] = {"gemm", "step", "tuning", "collectives", "storage"};
   if (std::find(std::begin(all), std::end(all), o.what) == std::end(all)) return;  // bench() reports it
-  require_read(table, o.what);
+  require_read(table, o);
   if (o.what == "storage" && o.folder.empty())
     throw UserError(
         "storage has no folder (the file is made in it); give one on a drive of this machine: fsdp-bench storage DIR");
@@ -328,12 +330,13 @@ OptionTable bench_option_table(BenchOptions& options) {
                   "mpirun -np 4 fsdp-bench tuning --arch llama-3.2-1b --bf16"});
   table.group("What");
   table
-      .text(
-          "what", "gemm|step|tuning|collectives|storage", options.what,
-          "What to measure. gemm: matrix products of a model's layers; step: whole updates on random tokens; tuning: updates "
-          "with batches of 1 (or --batch-size), 2, 4, ... until they do not fit, for every strategy, with and without "
-          "recomputation; collectives: ours and MPI's own (for GPUs only ours); storage: a file for state in DIR, and a plain "
-          "loop")
+      .text("what", "gemm|step|tuning|collectives|storage", options.what,
+            "What to measure. gemm: matrix products of a model's layers; step: whole updates on random tokens; tuning: updates "
+            "with batches of 1 (or --batch-size), 2, 4, ... until they do not fit, for every strategy, with and without "
+            "recomputation; collectives: ours and MPI's own (for GPUs only ours), or with --arch or --model those of an update "
+            "of that "
+            "model; storage: a file for state in DIR, and a plain "
+            "loop")
       .positional()
       .common();
   table
@@ -387,6 +390,7 @@ OptionTable bench_option_table(BenchOptions& options) {
   table.flag("json", options.json, "print one JSON object").common();
   table.then([&options](const OptionTable& read) {
     options.every_strategy = !read.given("sharding-strategy");
+    options.names_model = read.given("arch") || read.given("model");
     if (options.what == "tuning" && !read.given("batch-size")) options.sharding.batch.B = 1;
     check(read, options);
     const ConfigOverrides& sizes = options.sizes;
@@ -410,7 +414,9 @@ std::string bench(const BenchOptions& options, Communicator& world) {
   if (options.what == "gemm") return bench_gemm(options, rank.cpus, world, device, *stream);
   if (options.what == "step") return bench_step(options, world, device, *stream);
   if (options.what == "tuning") return bench_tuning(options, world, *rank.node, device);
-  if (options.what == "collectives") return bench_collectives(options, world, device);
+  if (options.what == "collectives")
+    return options.names_model ? bench_collectives_of_update(options, world, device)
+                               : bench_collectives(options, world, device);
   if (options.what == "storage") return bench_storage(options, world, device);
   throw CollectiveError(
       format("{} (choose gemm, step, tuning, collectives or storage); see fsdp-bench --help",
