@@ -18,7 +18,7 @@
 namespace fsdp {
 
 struct BenchOptions {
-  std::string what;              // "gemm", "step", "tuning", "collectives" or "storage"
+  std::string what;              // "gemm", "step", "tuning", "scaling", "collectives" or "storage"
   std::filesystem::path folder;  // of the measurement of storage
   std::string arch = "gpt2";
   bool names_model = false;     // true if the user gave `arch` or `model`
@@ -41,6 +41,13 @@ struct BenchOptions {
   ExecutorOptions execution;
   bool comm_thread = false;
   bool json = false;
+  // For `scaling`:
+  int nodes = 0, ranks_per_node = 0;  // 0: those of the job
+  int extrapolate = 0;                // nodes, or ranks on one node; 0: none
+  double run_limit_s = 600;           // of the updates on some nodes
+  std::string launcher;               // words that start ranks; empty: those of the job's scheduler
+  std::filesystem::path out;          // a folder; empty: no page
+  std::vector<std::string> of_step;   // the options of fsdp-bench step
 };
 
 /// Returns the configuration of --model or --arch, with `sizes` applied. Throws UserError.

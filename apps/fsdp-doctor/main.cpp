@@ -1,16 +1,24 @@
 // fsdp-doctor: checks this machine and this job, trains a tiny model on all ranks, and advises what to fix.
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <string_view>
 #include <thread>
 
 #include "base/system.hpp"
 #include "fsdp-doctor/doctor.hpp"
 #include "fsdp-doctor/start.hpp"
+#include "fsdp-doctor/transports.hpp"
 #include "job/program.hpp"
 
 int main(int argc, char** argv) {
   using namespace fsdp;
   let_waiting_threads_sleep(argv);  // must come before any thread starts
+  if (std::any_of(argv, argv + argc, [](std::string_view word) { return word == "--transports"; })) {
+    DoctorOptions options;
+    OptionTable table = doctor_option_table(options);
+    return run_program(argc, argv, table, [&] { return run_transports(options, MpiSession::library_version()); });
+  }
   const Environment environment = [](const char* name) { return std::getenv(name); };
   const Start start = how_started(MpiSession::library_version(), environment);  // must come before MPI changes the environment
   DoctorOptions options;

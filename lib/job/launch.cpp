@@ -156,6 +156,38 @@ ChildEnd run_child(const ChildCommand& command) {
   return result;
 }
 
+ChildAnswer read_child(const ChildEnd& end, const std::string& program, double limit_s) {
+  ChildAnswer answer;
+  const auto message_in = [&](const std::string& text) {
+    std::istringstream lines(text);
+    std::string last;
+    for (std::string line; std::getline(lines, line);) {
+      if (const std::size_t at = line.find(program + ": "); at != line.npos) return line.substr(at + program.size() + 2);
+      if (line.find_first_not_of(" -=*\t") != line.npos) last = line;
+    }
+    return last;
+  };
+  if (end.timed_out || (end.exit_code != 0 && end.seconds >= limit_s)) {
+    answer.hung = true;
+    answer.problem = format("it hung, and was ended after {}", format_duration(end.seconds));
+  } else if (end.exit_code != 0) {
+    const std::string message = message_in(end.err);
+    answer.problem = format("it failed: {}", message.empty() ? format("exit code {}", end.exit_code) : excerpt(message, 200));
+  } else {
+    std::istringstream lines(end.out);
+    for (std::string line; std::getline(lines, line);)
+      if (line.starts_with("{"))
+        if (nlohmann::json object = nlohmann::json::parse(line, nullptr, false); object.is_object())
+          answer.json = std::move(object);
+    if (answer.json.is_null()) answer.problem = format("it printed '{}' instead of a result", excerpt(message_in(end.out), 60));
+  }
+  return answer;
+}
+
+std::string program_beside(const std::string& name) {
+  return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / name).string();
+}
+
 Allocation find_allocation(const Environment& get, const std::string& library, const std::string& srun_mpi,
                            const std::string& template_words) {
   if (const std::string launcher = launcher_name(get); !launcher.empty())
@@ -217,6 +249,13 @@ Allocation find_allocation(const std::string& template_words) {
   if (get("SLURM_JOB_ID") && template_words.empty())
     if (const auto answer = ask_program({"srun", "--mpi=list"}, 20)) srun_mpi = answer->text;
   return find_allocation(get, MpiSession::library_version(), srun_mpi, template_words);
+}
+
+void require_nodes(const Allocation& allocation, int nodes) {
+  if (nodes <= allocation.nodes) return;
+  throw UserError(format("--nodes {} is more than {} has; start this in a larger job, or give fewer nodes", nodes,
+                         allocation.scheduler.empty() ? std::string("this machine (1)")
+                                                      : format("the {} job ({})", allocation.scheduler, allocation.nodes)));
 }
 
 std::vector<std::string> launch_words(const Allocation& allocation, RankLayout layout, double limit_s,

@@ -23,6 +23,7 @@
 #include "files/checksum.hpp"
 #include "files/json.hpp"
 #include "kernels/kernels.hpp"
+#include "machine/node_places.hpp"
 #include "options/model_tokenizer.hpp"
 #include "plan/prediction.hpp"
 #include "plan/timeline.hpp"
@@ -540,6 +541,9 @@ void prepare(const LoopContext& loop, const Machine& machine, const MemoryAccoun
   engine.allocate(*machine.device);
   if (const std::string& data = engine.model().mesh().data_description; !data.empty())
     loop.log.say(wrapped("collectives of GPUs: " + data));
+  if (const auto& groups = engine.model().mesh().device_groups)
+    if (const std::string advice = advise_network(groups->network, find_links()); !advice.empty())
+      loop.log.warn(format("NCCL uses TCP between nodes, although this node has a faster network; {}", advice));
   engine.executor().observe(flight);
   if (origin.checkpoint)
     if (const std::string changed =
