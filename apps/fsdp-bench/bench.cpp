@@ -472,7 +472,7 @@ std::string bench(const BenchOptions& options, Communicator& world) {
   if (options.what == "storage") return bench_storage(options, world, device);
   if (options.what == "scaling")
     throw CollectiveError(
-        "scaling starts the ranks itself (this is already a rank of a job); start it once in the job, without "
+        "scaling starts the ranks itself (this is a rank of a job); start it once in the job, without "
         "mpirun or srun, and with `scaling` as its first word",
         0, true, exit_code::wrong_use);
   throw CollectiveError(

@@ -52,26 +52,25 @@ double sent_bytes(const Transformer& model, const ShardingOptions& sharding, con
 std::string ms_or_dash(std::optional<double> ms) { return ms ? format("{:.1f}", *ms) : "-"; }
 std::string percent_or_dash(std::optional<double> share) { return share ? format("{:.0f} %", 100 * *share) : "-"; }
 
-Cells head_of(const Scaling& scaling) {
-  return {unit_of(scaling) + "s", "ranks",   "tokens/update", "ms/update", "predicted", "tokens/s",
-          "efficiency",           "exposed", "goodput",       "J/token"};
+/// Without the first column of the table if that is the number of ranks, too.
+Cells columns(const Scaling& scaling, Cells all) {
+  if (scaling.by_ranks) all.erase(all.begin());
+  return all;
 }
 Cells row_of(const Scaling& scaling, const std::vector<ScalingPoint>& points, std::size_t i) {
   const ScalingPoint& point = points[i];
-  const bool measured = point.problem.empty() && point.ms > 0;
-  return {format("{}", size_of_point(scaling, point)),
-          format("{}", point.layout.ranks()),
-          format("{}", tokens_of_update(scaling, point)),
-          measured ? format("{:.1f}", point.ms) : "-",
-          ms_or_dash(point.predicted_ms),
-          measured ? format("{:.0f}", point.tokens_per_second) : "-",
-          percent_or_dash(efficiency(points, i)),
-          measured ? format("{:.1f} %", 100 * point.exposed_share()) : "-",
-          measured ? format("{:.1f} %", 100 * (1 - point.exposed_share())) : "-",
-          point.joules_per_token ? format("{:.3g}", *point.joules_per_token) : "-"};
+  const bool measured = point.is_measured();
+  return columns(scaling,
+                 {format("{}", point.layout.nodes), format("{}", point.layout.ranks()),
+                  format("{}", tokens_of_update(scaling, point)), measured ? format("{:.1f}", point.ms) : "-",
+                  ms_or_dash(point.predicted_ms), measured ? format("{:.0f}", point.tokens_per_second) : "-",
+                  percent_or_dash(efficiency(points, i)), measured ? format("{:.1f} %", 100 * point.exposed_share()) : "-",
+                  measured ? format("{:.1f} %", 100 * (1 - point.exposed_share())) : "-",
+                  point.joules_per_token ? format("{:.3g}", *point.joules_per_token) : "-"});
 }
 std::vector<Cells> rows_of(const Scaling& scaling, const std::vector<ScalingPoint>& points) {
-  std::vector<Cells> rows = {head_of(scaling)};
+  std::vector<Cells> rows = {columns(scaling, {"nodes", "ranks", "tokens/update", "ms/update", "predicted", "tokens/s",
+                                               "efficiency", "exposed", "goodput", "J/token"})};
   for (std::size_t i = 0; i < points.size(); ++i) rows.push_back(row_of(scaling, points, i));
   return rows;
 }
@@ -132,7 +131,7 @@ void read_result(const ChildEnd& end, double limit_s, ScalingPoint& point, Scali
   const nlohmann::json& json = answer.json;
   try {
     point.ms = json.at("ms");
-    point.compute_ms = json.at("fake_ms");
+    point.compute_ms = point.layout.ranks() == 1 ? point.ms : json.at("fake_ms").get<double>();  // one rank has no transfers
     point.tokens_per_second = json.at("tokens_per_second");
     if (const auto& joules = json.at("joules_per_token"); joules.is_number()) point.joules_per_token = joules;
     scaling.shares_cores = scaling.shares_cores || json.at("threads") > json.at("processors");
@@ -147,7 +146,7 @@ void read_result(const ChildEnd& end, double limit_s, ScalingPoint& point, Scali
 }
 
 std::optional<double> predict(const ScalingPoint& from, const ScalingPoint& point) {
-  if (!from.problem.empty() || from.ms <= 0 || (point.layout.nodes > 1 && from.layout.nodes == 1)) return std::nullopt;
+  if (!from.is_measured() || (point.layout.nodes > 1 && from.layout.nodes == 1)) return std::nullopt;
   const double computing = from.compute_ms * static_cast<double>(point.micro_batches) / static_cast<double>(from.micro_batches);
   const double exposed = std::max(0.0, from.ms - from.compute_ms);
   if (from.sent_bytes <= 0) return point.sent_bytes > 0 ? std::nullopt : std::optional(computing);
@@ -185,7 +184,7 @@ nlohmann::json to_json(const Scaling& scaling) {
     const auto number = [](std::optional<double> value) { return value ? nlohmann::json(*value) : nlohmann::json(); };
     for (std::size_t i = 0; i < points.size(); ++i) {
       const ScalingPoint& point = points[i];
-      const bool measured = point.problem.empty() && point.ms > 0;
+      const bool measured = point.is_measured();
       all.push_back({{"nodes", point.layout.nodes},
                      {"ranks", point.layout.ranks()},
                      {"micro_batches", point.micro_batches},
@@ -213,7 +212,7 @@ std::string to_csv(const Scaling& scaling) {
   for (const auto& [name, points] : {std::pair("weak", &scaling.weak), std::pair("strong", &scaling.strong)})
     for (std::size_t i = 0; i < points->size(); ++i) {
       const ScalingPoint& point = (*points)[i];
-      const bool measured = point.problem.empty() && point.ms > 0;
+      const bool measured = point.is_measured();
       const auto number = [](std::optional<double> value) { return value ? format("{:.6g}", *value) : std::string(); };
       const auto if_measured = [&](double value) { return measured ? format("{:.6g}", value) : std::string(); };
       text += format("{},{},{},{},{},{},{},{},{},{},{},{}\n", name, point.layout.nodes, point.layout.ranks(),
@@ -274,7 +273,7 @@ std::string scaling_page(const Scaling& scaling) {
         ideal{.name = "ideal", .x = {}, .y = {}, .colour = curve_colour(2), .look = Curve::Look::faint};
     for (const ScalingPoint& point : *points) {
       const auto x = static_cast<double>(size_of_point(scaling, point));
-      if (point.problem.empty() && point.ms > 0) measured.x.push_back(x), measured.y.push_back(point.tokens_per_second);
+      if (point.is_measured()) measured.x.push_back(x), measured.y.push_back(point.tokens_per_second);
       if (point.predicted_ms)
         predicted.x.push_back(x),
             predicted.y.push_back(1e3 * static_cast<double>(tokens_of_update(scaling, point)) / *point.predicted_ms);
@@ -342,7 +341,7 @@ int run_scaling(const BenchOptions& options, const std::vector<std::string>& wor
     program.push_back(format("--update-freq={}", point.micro_batches));
     ChildCommand command;
     command.words = launch_words(allocation, point.layout, options.run_limit_s, program);
-    command.limit_s = options.run_limit_s + 10;  // the ranks' own limit comes first
+    command.limit_s = options.run_limit_s + std::min(10.0, options.run_limit_s);  // the ranks' own limit comes first
     read_result(run_child(command), options.run_limit_s, point, scaling);
   };
   for (ScalingPoint& point : scaling.weak) run(point);

@@ -27,6 +27,7 @@ struct ScalingPoint {
   std::string problem = {};
   std::optional<double> predicted_ms = {};  // of an update, from the point before
 
+  bool is_measured() const { return problem.empty() && ms > 0; }
   double exposed_share() const { return ms > compute_ms ? 1 - compute_ms / ms : 0; }
 };
 

@@ -86,6 +86,9 @@ void read_transport_options(const OptionTable& read, DoctorOptions& options) {
         throw UserError(format("--{} changes nothing (it is for --transports); leave it out, or add --transports", name));
     return;
   }
+  if (!launcher_name([](const char* name) { return std::getenv(name); }).empty())
+    throw UserError(
+        "--transports starts the ranks itself (this is a rank of a job); start it once in the job, without mpirun or srun");
   for (const char* name : {"save-dir", "nvme-path", "comm", "threads"})
     if (read.given(name))
       throw UserError(format("{} changes nothing (--transports does not use it); leave it out", read.typed(name)));
@@ -110,20 +113,24 @@ OptionTable doctor_option_table(DoctorOptions& options) {
   table.examples({"fsdp-doctor", "mpirun -np 4 fsdp-doctor --save-dir checkpoints", "srun fsdp-doctor --device cuda --json"});
   table.group("What");
   table.path("save-dir", "DIR", options.save_dir, "where checkpoints will be saved; a folder is made in it, and removed")
-      .sets("save folder");
+      .sets("save folder")
+      .common();
   table.path("nvme-path", "DIR", options.nvme_path, "the folder of --nvme-path in your run; its drive is measured on each node")
       .unset("not checked")
-      .sets("folder of state");
-  table.flag("json", options.json, "print one JSON object");
+      .sets("folder of state")
+      .common();
+  table.flag("json", options.json, "print one JSON object").common();
   table.group("How");
   add_device_option(table, options.device);
   add_threads_option(table, options.threads);
   add_comm_options(table, options.comm);
   table.group("Transports");
-  table.flag("transports", options.transports,
-             "Instead of the checks, time the collectives of an update with each transport and with settings that computing "
-             "centres publish, and print the fastest as lines for a job script. Start this once in the job, without srun or "
-             "mpirun: it starts the ranks itself.");
+  table
+      .flag("transports", options.transports,
+            "Instead of the checks, time the collectives of an update with each transport and with settings that computing "
+            "centres publish, and print the fastest as lines for a job script. Start this once in the job, without srun or "
+            "mpirun: it starts the ranks itself.")
+      .common();
   table.integer("nodes", "N", options.nodes, {1, 1e5}, "nodes of the job to use").unset("all of them");
   table.integer("ranks-per-node", "N", options.ranks_per_node, {1, 1e4}, "ranks on each node")
       .unset("the job's tasks per node, or a rank for each GPU");

@@ -14,17 +14,14 @@
 int main(int argc, char** argv) {
   using namespace fsdp;
   let_waiting_threads_sleep(argv);  // must come before any thread starts
-  if (std::any_of(argv, argv + argc, [](std::string_view word) { return word == "--transports"; })) {
-    DoctorOptions options;
-    OptionTable table = doctor_option_table(options);
-    return run_program(argc, argv, table, [&] { return run_transports(options, MpiSession::library_version()); });
-  }
   const Environment environment = [](const char* name) { return std::getenv(name); };
   const Start start = how_started(MpiSession::library_version(), environment);  // must come before MPI changes the environment
   DoctorOptions options;
   OptionTable table = doctor_option_table(options);
+  const bool has_launcher = !launcher_name(environment).empty();
+  if (!has_launcher && std::any_of(argv, argv + argc, [](std::string_view word) { return word == "--transports"; }))
+    return run_program(argc, argv, table, [&] { return run_transports(options, start.library); });
   Doctor doctor(options, start, [&](const std::string& message) { return table.name_options(message); });
-
   if (!ranks_stay_alone(start.launched, start.library, MpiSession::has_client(), environment))
     return run_mpi_program(argc, argv, table, [&](MpiSession& session, Communicator&) { return doctor.run(session); });
   return run_program(argc, argv, table, [&] {

@@ -197,7 +197,8 @@ int run_transports(const DoctorOptions& options, const std::string& library) {
   const auto run = [&](const Transport& transport) {
     if (!options.json) print_to(stderr, "{} ...\n", transport.name);
     ChildCommand command;
-    command.limit_s = options.transport_limit_s + 10;  // the ranks' own limit comes first
+    command.limit_s =
+        options.transport_limit_s + std::min(10.0, options.transport_limit_s);  // the ranks' own limit comes first
     if (&transport != &transports().front())
       for (const std::string& name : variables_of_all()) command.environment.emplace_back(name, std::nullopt);
     for (const auto& [name, value] : transport.variables) {
