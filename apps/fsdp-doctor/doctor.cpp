@@ -78,7 +78,7 @@ OptionTable doctor_option_table(DoctorOptions& options) {
   table
       .path("pack", "RUN", options.pack,
             "also write one archive about a run, to attach to a ticket: RUN is its save folder or metrics file. It has the "
-            "report, options, plan, metrics, the output of Slurm jobs, flight records, versions and the environment without "
+            "report, options, plan, metrics, the output of batch jobs, flight records, versions and the environment without "
             "secrets; no data and no weights. Without a launcher, MPI is not started, and only this node is checked")
       .unset("no archive");
   table.path("out", "FILE", options.out, "the archive of --pack, .tar.gz")

@@ -44,6 +44,15 @@ std::size_t find_text_of_data(std::string_view line) {
   return end != line.npos && end > digits && line.substr(end, 2) == ": " ? sample : line.npos;
 }
 
+/// Returns the number of the job in which a start line was written, which the name of the job's output has: "12", also of "PBS
+/// job 12.server"; empty if there was no job.
+std::string job_number(const nlohmann::json& start) {
+  const std::string slurm = text_at(start, "slurm_job"), other = text_at(start, "batch_job");
+  if (!slurm.empty()) return slurm;
+  const std::string number = other.substr(other.rfind(' ') + 1);
+  return number.substr(0, number.find_first_of(".["));
+}
+
 /// Returns the text that `make` makes, or why it cannot be made.
 std::string text_or_problem(const std::function<std::string()>& make) {
   try {
@@ -182,7 +191,7 @@ Pack::Pack(const fs::path& run, fs::path out) : folder_(run), out_(std::move(out
       metrics_ = read.metrics, folder_ = read.folder, name_ = read.name;
       start_ = read.starts.back().line;
       for (const RunStart& start : read.starts)
-        if (const std::string job = text_at(start.line, "slurm_job"); !job.empty() && (jobs_.empty() || jobs_.back() != job))
+        if (const std::string job = job_number(start.line); !job.empty() && (jobs_.empty() || jobs_.back() != job))
           jobs_.push_back(job);
     }
   } catch (const UserError&) {  // a run that was killed before its first line of metrics may have other files
@@ -222,14 +231,16 @@ std::vector<Pack::Entry> Pack::entries(const std::string& report) const {
   add("files.txt", [&] { return list_of_files(folder_); });
   if (!metrics_.empty()) add("metrics.jsonl", [&] { return without_data(ends_of_file(metrics_)); });
 
-  // The output of the run's Slurm jobs: their newest, in this folder, the run's and the one above it.
+  // The output of the run's newest jobs, as Slurm, LSF (NAME-12.out) and PBS (NAME.o12) name it: in this folder, the run's and
+  // the one above it.
   std::vector<std::string> logs;
   for (std::size_t i = jobs_.size() - std::min(jobs_.size(), most_logs); i < jobs_.size(); ++i)
     for (const fs::path& place : {fs::path("."), folder_, folder_of(folder_)}) {
       std::error_code unreadable;
       for (const auto& entry : fs::directory_iterator(place, unreadable)) {
         const std::string name = entry.path().filename().string();
-        if (!name.ends_with(format("-{}.out", jobs_[i])) || std::find(logs.begin(), logs.end(), name) != logs.end()) continue;
+        if (!name.ends_with(format("-{}.out", jobs_[i])) && !name.ends_with(format(".o{}", jobs_[i]))) continue;
+        if (std::find(logs.begin(), logs.end(), name) != logs.end()) continue;
         logs.push_back(name);
         add(name, [&] { return without_data(ends_of_file(entry.path())); });
       }
@@ -269,18 +280,19 @@ std::string Pack::write(const std::string& report) const {
     if (!answer || answer->exit_code != 0)
       throw RunError(format("tar could not make '{}' ({}); install tar and gzip, or make room", out_.string(),
                             answer ? one_line(answer->text) : "it did not start or end"));
-    if (::link(archive.c_str(), out_.c_str()) != 0) check_errno(false, "write " + out_.string());  // replaces nothing
-    sync_folder(folder_of(out_));
+    rename_durably(archive, out_);
   } catch (const CallError& error) {
-    throw RunError(format("cannot write '{}' ({}); name another `archive`, or make room", out_.string(), error.what()));
+    const std::string_view why = error.what();  // ends with " [place in the source]"
+    throw RunError(
+        format("cannot write '{}' ({}); name another `archive`, or make room", out_.string(), why.substr(0, why.rfind(" ["))));
   } catch (const fs::filesystem_error& error) {
     throw RunError(
         format("cannot write '{}' ({}); name another `archive`, or make room", out_.string(), error.code().message()));
   }
   return format(
-      "{}: {} with {}\n     bytes  file\n{}Paths, names of hosts and users, and the output of jobs are in it: look at it "
-      "before "
-      "you send it (tar -xf).\nIt has no data and no weights; environment.txt names the variables that were left out.\n",
+      "{}: {} with {}\n     bytes  file\n{}"
+      "Paths, names of hosts and users, and the output of jobs are in it: look at it before you send it (tar -xf).\n"
+      "It has no data and no weights; environment.txt names the variables that were left out.\n",
       one_line(out_.string()), plural(files, "file"), format_bytes(static_cast<double>(fs::file_size(out_))), list);
 }
 

@@ -45,7 +45,7 @@ class Pack {
   std::filesystem::path folder_, metrics_, out_;
   std::string name_;
   nlohmann::json start_ = nlohmann::json::object();  // the newest start line of the metrics; empty if there are none
-  std::vector<std::string> jobs_;                    // the numbers of the Slurm jobs in which the run was started
+  std::vector<std::string> jobs_;                    // the numbers of the jobs in which the run was started
 };
 
 }  // namespace fsdp

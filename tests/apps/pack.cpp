@@ -145,6 +145,15 @@ BOOST_AUTO_TEST_CASE(an_archive_has_no_data_no_weights_and_no_secrets) {
   CHECK_CONTAINS(message_of([&] { Pack(run.folder, run.archive); }), "already exists");
 }
 
+BOOST_AUTO_TEST_CASE(the_output_of_other_schedulers_is_found) {
+  const MadeRun run;
+  write_file(run.folder / "metrics.jsonl", R"({"type":"start","batch_job":"PBS job 14.server","save_folder":"/x/run"})");
+  write_file(run.top / "train.o14", "the last line\n");
+  const std::string list = Pack(run.folder, run.archive).write("");
+  CHECK_CONTAINS(list, "14  train.o14\n");
+  BOOST_TEST(!contains(list, "job-12.out"));
+}
+
 BOOST_AUTO_TEST_CASE(a_run_without_metrics_is_packed_if_it_has_flight_records) {
   const MadeRun run;
   fs::remove(run.folder / "metrics.jsonl");
