@@ -205,6 +205,7 @@ unset -f module
 # shellcheck disable=SC2016
 stub sbcast 'cp "${@: -2:1}" "${@: -1}"'
 mkdir -p "$work/archive/fsdp-x/bin"
+# shellcheck disable=SC2016
 printf '#!/bin/sh\necho "from the archive: $0"\n' >"$work/archive/fsdp-x/bin/fsdp-train"
 chmod +x "$work/archive/fsdp-x/bin/fsdp-train"
 tar -C "$work/archive" -cf "$work/archive.tar" fsdp-x
