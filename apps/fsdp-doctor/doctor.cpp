@@ -15,6 +15,8 @@
 #include "base/timer.hpp"
 #include "comm/agree.hpp"
 #include "comm/threads/threads.hpp"
+#include "files/input_file.hpp"
+#include "files/output_file.hpp"
 #include "fsdp-doctor/gpus.hpp"
 #include "fsdp-doctor/machine.hpp"
 #include "fsdp-doctor/places.hpp"
@@ -89,7 +91,7 @@ void read_transport_options(const OptionTable& read, DoctorOptions& options) {
   if (!launcher_name([](const char* name) { return std::getenv(name); }).empty())
     throw UserError(
         "--transports starts the ranks itself (this is a rank of a job); start it once in the job, without mpirun or srun");
-  for (const char* name : {"save-dir", "nvme-path", "comm", "threads"})
+  for (const char* name : {"save-dir", "nvme-path", "comm", "threads", "pack"})
     if (read.given(name))
       throw UserError(format("{} changes nothing (--transports does not use it); leave it out", read.typed(name)));
   if (read.given("arch") && read.given("model"))
@@ -112,7 +114,9 @@ OptionTable doctor_option_table(DoctorOptions& options) {
                     "failed, 1 if one has, 2 for wrong use.");
   table.examples({"fsdp-doctor", "mpirun -np 4 fsdp-doctor --save-dir checkpoints", "srun fsdp-doctor --device cuda --json"});
   table.group("What");
-  table.path("save-dir", "DIR", options.save_dir, "where checkpoints will be saved; a folder is made in it, and removed")
+  table
+      .path("save-dir", "DIR", options.save_dir,
+            "where checkpoints will be saved; a folder is made in it, and removed; with --pack, the folder of RUN")
       .sets("save folder")
       .common();
   table.path("nvme-path", "DIR", options.nvme_path, "the folder of --nvme-path in your run; its drive is measured on each node")
@@ -120,6 +124,16 @@ OptionTable doctor_option_table(DoctorOptions& options) {
       .sets("folder of state")
       .common();
   table.flag("json", options.json, "print one JSON object").common();
+  table
+      .path("pack", "RUN", options.pack,
+            "also write one archive about a run, to attach to a ticket: RUN is its save folder or metrics file. It has the "
+            "report, options, plan, metrics, the output of batch jobs, flight records, versions and the environment without "
+            "secrets; no data and no weights. Without a launcher, MPI is not started, and only this node is checked")
+      .unset("no archive")
+      .common();
+  table.path("out", "FILE", options.out, "the archive of --pack, .tar.gz")
+      .unset("fsdp-pack-NAME.tar.gz in this folder")
+      .sets("archive");
   table.group("How");
   add_device_option(table, options.device);
   add_threads_option(table, options.threads);
@@ -147,6 +161,14 @@ OptionTable doctor_option_table(DoctorOptions& options) {
   add_precision_options(table, options.sharding.types.parameter);
   add_kept_type_options(table, options.sharding.types);
   table.then([&options](const OptionTable& read) { read_transport_options(read, options); });
+  table.then([&options](const OptionTable& given) {
+    if (given.given("out") && options.pack.empty())
+      throw UserError("--out changes nothing (there is no --pack); leave it out, or give --pack RUN");
+    if (options.json && !options.pack.empty())
+      throw UserError("--json does not go with --pack (the report in the archive is text); leave out one of them");
+    if (!options.pack.empty() && !given.given("save-dir"))
+      options.save_dir = kind_of(options.pack) == PathKind::folder ? options.pack : folder_of(options.pack);
+  });
   return table;
 }
 
@@ -187,6 +209,11 @@ Doctor::Doctor(const DoctorOptions& options, const Start& start, std::function<s
 }
 
 Doctor::~Doctor() = default;
+
+std::string Doctor::report() const {
+  const std::lock_guard lock(state_->mutex);
+  return clean_lines(text_of(state_->report));
+}
 
 void Doctor::expired(const std::string& stage, double limit_s) {
   if (state_->is_connected && state_->is_speaker) {
@@ -290,7 +317,8 @@ int Doctor::run(MpiSession& session) {
 }
 
 int Doctor::run_alone(Finding why) {
-  state_->report.title = format("one of {} processes, on {}", start_.launched.count, host_name());
+  state_->report.title = start_.launched.count == 1 ? host_name() + ", without MPI"
+                                                    : format("one of {} processes, on {}", start_.launched.count, host_name());
   state_->report.nodes.emplace_back(host_name(), 1);
   state_->add(checks[0].name, std::move(why));
   state_->report.last = "The checks that need several ranks were skipped; the checks above are of this process's node only.";

@@ -194,6 +194,26 @@ mkdir -p "$work/spack/share/spack"
 echo 'spack() { echo "spack $*"; }' >"$work/spack/share/spack/setup-env.sh"
 SPACK_ROOT=$work/spack SITE=slurm/sites/spack.sh run 0 bash slurm/train.sbatch --print-config
 says "spack env activate fsdp"
+# shellcheck disable=SC2317  # The sites call it.
+module() { :; }
+export -f module
+for site in alps isambard-ai jupiter vista roihu lumi-c perlmutter frontier-cpu polaris; do
+  SITE=slurm/sites/$site.sh run 0 bash slurm/train-gpu.sbatch --print-config
+  case $site in alps | isambard-ai | lumi-c | perlmutter | frontier-cpu) called "--mpi=cray_shasta" ;; esac
+done
+unset -f module
+# shellcheck disable=SC2016
+stub sbcast 'cp "${@: -2:1}" "${@: -1}"'
+mkdir -p "$work/archive/fsdp-x/bin"
+# shellcheck disable=SC2016
+printf '#!/bin/sh\necho "from the archive: $0"\n' >"$work/archive/fsdp-x/bin/fsdp-train"
+chmod +x "$work/archive/fsdp-x/bin/fsdp-train"
+tar -C "$work/archive" -cf "$work/archive.tar" fsdp-x
+ARCHIVE=$work/archive.tar NODE_FOLDER=$work SITE=slurm/sites/sbcast.sh run 0 bash slurm/train.sbatch
+says "from the archive: $work/fsdp-none/fsdp-x/bin/fsdp-train"
+[[ ! -e $work/fsdp-none ]] || fail "the folder of the archive is left"
+ARCHIVE=none.tar NODE_FOLDER=$work SITE=slurm/sites/sbcast.sh run 2 bash slurm/train.sbatch
+says "SITE, slurm/sites/sbcast.sh, ends with 1"
 SITE=none.sh run 2 bash slurm/train.sbatch
 says "SITE is none.sh, which is not a readable file"
 
