@@ -43,6 +43,11 @@ require_numbers() { # require_numbers SETTING...: bash does not accept 5min as a
 # For scontrol, the number of a job in an array may stand for all jobs of the array.
 job_name=${SLURM_JOB_ID:-}
 if [[ -n ${SLURM_ARRAY_TASK_ID:-} ]]; then job_name=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID; fi
+if [[ -n $job_name ]] && ! type -P scontrol >/dev/null; then
+  echo "there is no scontrol on $here, as in some containers: the job does not save before its end and is not requeued; start this script \
+outside of the container"
+  job_name=""
+fi
 restarts=${SLURM_RESTART_COUNT:-0}
 count_restarts() { :; }   # for schedulers that do not count them
 
