@@ -16,13 +16,12 @@ else
   scheduler=Flux job_name=${FLUX_ENCLOSING_ID:-} stopper="flux cancel" time_limit=--time-limit
   [[ -n $job_name ]] || refuse "FLUX_ENCLOSING_ID is not set on $here: this is no job of flux batch or flux alloc, or flux is older than 0.70; \
 submit the script with flux batch"
-  nodes=$(flux getattr size) || refuse "flux getattr size fails on $here; see the message above"
+  nodes=$(flux getattr size) && node_list=$(flux getattr hostlist) || refuse "flux getattr fails on $here; see the message above"
 fi
 if [[ $scheduler != Flux ]]; then
   [[ -r $hosts ]] || refuse "$scheduler job $job_name has no list of its nodes on $here (${hosts:-its variable is empty}): submit this script as a batch job"
-  nodes=$(sort -u "$hosts" | wc -l)
+  nodes=$(sort -u "$hosts" | wc -l) node_list=$(sort -u "$hosts" | paste -sd,)
 fi
-node_list="$nodes nodes of $scheduler, first $here"
 
 ask_slurm() { job=known; }
 has_lost_a_node() { return 1; }
@@ -65,12 +64,15 @@ count_restarts() {
 
 # Submits this job again as it was submitted, and prints the number of the new job.
 submit_again() {
-  local arguments
+  local words=()
   case $scheduler in
     PBS)   # only operators may use qrerun
-      arguments=$(timeout 20 qstat -f -w "$job_name" | sed -n 's/^    Submit_arguments = //p') && read -r -a arguments <<<"$arguments"
-      [[ -f ${arguments[-1]:-} ]] || { echo "the file that was submitted is not known (qstat -f has Submit_arguments = ${arguments[*]})" && return 1; }
-      timeout 60 qsub "${arguments[@]}" </dev/null
+      read -r -a words < <(timeout 20 qstat -f -w "$job_name" | sed -n 's/^    Submit_arguments = //p')
+      if ((${#words[@]} == 0)) || [[ ! -f ${words[-1]} ]]; then
+        echo "the file that was submitted is not known (qstat -f has Submit_arguments = ${words[*]})"
+        return 1
+      fi
+      timeout 60 qsub "${words[@]}" </dev/null
       ;;
     Flux) timeout 20 flux --parent job info "$job_name" jobspec | timeout 60 flux --parent job submit ;;
   esac

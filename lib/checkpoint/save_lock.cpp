@@ -74,12 +74,12 @@ std::optional<LockOwner> read_owner(int fd) {
     const bool is_beginning = found.find_first_of("}\n") == found.npos;
     return is_beginning ? std::optional(LockOwner{}) : std::nullopt;
   }
-  const auto text = [&](const char* key) { return is(key, &Json::is_string) ? owner.value(key, "") : std::string(); };
-  const BatchJob slurm_job = {Scheduler::slurm, text("slurm_job")};
-  return LockOwner{text("host"),
-                   slurm_job.id.empty() ? text("batch_job") : slurm_job.description(),
+  const auto word = [&](const char* key) { return is(key, &Json::is_string) ? owner.value(key, "") : std::string(); };
+  const BatchJob slurm_job = {Scheduler::slurm, word("slurm_job")};
+  return LockOwner{word("host"),
+                   slurm_job.id.empty() ? word("batch_job") : slurm_job.description(),
                    slurm_job.id,
-                   text("slurm_cluster"),
+                   word("slurm_cluster"),
                    owner.value("process", std::int64_t{0}),
                    is("slurm_restarts", &Json::is_number_integer) ? owner["slurm_restarts"].get<std::int64_t>() : 0};
 }

@@ -118,7 +118,7 @@ JobEndAnswer ask(const BatchJob& job, std::string* problem = nullptr) {
     if (const JobEndAnswer end = read_job_end(job.scheduler, answer->text, now_s()); end.known) return end;
   if (problem)
     *problem = !answer ? format("it did not answer within {}, or is not there", format_duration(patience_s))
-                       : format("it ended with {} and printed '{}'", answer->exit_code, excerpt(answer->text, 100));
+                       : format("it ended with {} and printed '{}'", answer->exit_code, excerpt(without_spaces(answer->text), 100));
   return {};
 }
 

@@ -31,7 +31,8 @@ while [[ \$1 != */* || \$1 == $work/nodes ]]; do shift; done
 $ranks"
 # shellcheck disable=SC2016
 stub flux 'case "$*" in
-  "getattr size") echo "${SIZE-2}" && exit "${SIZE_ENDS:-0}" ;;
+  "getattr size") echo 2 && exit "${SIZE_ENDS:-0}" ;;
+  "getattr hostlist") echo "node[1-2]" && exit ;;
   "--parent job info f1 jobspec") echo "the jobspec" && exit ;;
   "--parent job submit") [[ $(cat) == "the jobspec" ]] && echo f2 && exit "${SUBMIT_ENDS:-0}" ;;
 esac
@@ -63,7 +64,7 @@ for job in pbs lsf; do
   run 0 "${script[@]}" --print-config
   says "data = quickstart/train.bin"
   says "job 12"
-  says "start 1, on 2 nodes"
+  says "start 1, on node1,node2: $FSDP_BIN/fsdp-train"
   called "mpiexec -n 4 --hostfile $work/nodes --map-by ppr:2:node:PE=8 $FSDP_BIN/fsdp-train"
   called "--stop-before 300s"
   MPI="HYDRA build details:" run 0 "${script[@]}" --print-config
@@ -72,7 +73,7 @@ for job in pbs lsf; do
   called "mpiexec -n 4 --ppn 2 --hostfile $work/nodes --cpu-bind depth --depth 8 $FSDP_BIN/fsdp-train"
 done
 run 0 "${flux[@]}" --print-config
-says "job f1, start 1, on 2 nodes"
+says "job f1, start 1, on node[1-2]: "
 called "flux run --nodes=2 --ntasks=4 --cores-per-task=8 $FSDP_BIN/fsdp-train"
 called "--stop-before 300s"
 run 0 "${pbs[@]/train.pbs/train-gpu.pbs}" --print-config
@@ -89,7 +90,7 @@ says "PBS job 12.server has no list of its nodes"
 run 2 env FLUX_URI=local:///x bash flux/train.flux
 says "FLUX_ENCLOSING_ID is not set"
 SIZE_ENDS=1 run 2 "${flux[@]}"
-says "flux getattr size fails"
+says "flux getattr fails"
 mkdir "$work/alone" && cp slurm/job.sh "$work/alone"
 FSDP_JOB=$work/alone/job.sh run 2 "${pbs[@]}"
 says "$work/alone/other-schedulers.sh is missing: copy it with job.sh"
@@ -99,7 +100,7 @@ near="the job ends in 25.0 s"
 stopped() { # stopped SCHEDULER [VARIABLE=VALUE...]
   local -n script=$1
   mkdir -p "$work/save" && [[ -e $metrics ]] || echo '{"type":"start"}' >"$metrics"
-  ENDS=75 run 75 env SECONDS=100 "${@:2}" "${script[@]}" --save-dir "$work/save"
+  ENDS=75 run 75 env SECONDS=100 "${@:2}" "${script[@]}" --save-dir "$work/save" --log-file "$metrics"
 }
 last_line() { tail -n 1 "$metrics" | grep -qF -- "$1" || fail "the last line of the metrics is: $(tail -n 1 "$metrics")"; }
 for job in pbs lsf flux; do
@@ -127,14 +128,14 @@ last_line '"scheduler":"LSF","batch_job":"12","first_job":"12","next_job":"12","
 # The next start knows its number, and the first job, for options that are applied once.
 # shellcheck disable=SC2016
 printf '#!/bin/bash\necho "starts again: $FSDP_STARTS_AGAIN, first: $FSDP_FIRST_JOB"\n' >"$work/bin/mpiexec"
-stopped_again() { run 0 env SECONDS=100 "$@" --save-dir "$work/save"; }
+stopped_again() { run 0 env SECONDS=100 "$@" --save-dir "$work/save" --log-file "$metrics"; }
 stopped_again "${lsf[@]}"
 says "job 12, start 2, on"
 says "starts again: 1, first: 12"
 stopped_again env "${pbs[@]/12.server/13.server}"
 says "job 13.server, start 2, on"
 says "starts again: 1, first: 12.server"
-MAX_RESTARTS=0 run 2 "${pbs[@]/12.server/13.server}" --save-dir "$work/save"
+MAX_RESTARTS=0 run 2 "${pbs[@]/12.server/13.server}" --save-dir "$work/save" --log-file "$metrics"
 says "this job has gone back into the queue 1 times, more than the 0 of MAX_RESTARTS"
 
 # A resubmission that is refused or cannot be made is said.
@@ -160,6 +161,6 @@ stopped pbs REASON="$near" MAX_RESTARTS=0
 says "as MAX_RESTARTS allows"
 not_called "^qsub"
 mv "$metrics" "$work/save/other"
-ENDS=75 run 75 env SECONDS=100 "${pbs[@]}" --save-dir "$work/save"
+ENDS=75 run 75 env SECONDS=100 "${pbs[@]}" --save-dir "$work/save" --log-file "$metrics"
 says "this was asked for"   # there are no metrics that say otherwise
 exit $((failures > 0))

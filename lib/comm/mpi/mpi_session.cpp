@@ -210,11 +210,13 @@ bool MpiSession::has_client() {
   if (dladdr(reinterpret_cast<const void*>(&MPI_Init), &library) == 0) return true;
   std::error_code error;
   bool has_modules = false, has_pmi = false;
+  std::vector<const char*> modules = {"mca_pmix_s1.so", "mca_pmix_s2.so"};
+  if (std::getenv("FLUX_PMI_LIBRARY_PATH")) modules.push_back("mca_pmix_flux.so");  // set by flux run
   for (const fs::directory_entry& entry :
        fs::directory_iterator(fs::canonical(library.dli_fname, error).parent_path(), error)) {
     if (!entry.path().filename().string().starts_with("openmpi")) continue;
     has_modules = true;
-    for (const char* module : {"mca_pmix_s1.so", "mca_pmix_s2.so"})
+    for (const char* module : modules)
       has_pmi = has_pmi || fs::exists(entry.path() / module, error);
   }
   return has_pmi || !has_modules;
