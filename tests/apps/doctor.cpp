@@ -128,6 +128,11 @@ BOOST_AUTO_TEST_CASE(what_slurm_has_given) {
   expect_finding(judge_slurm({"12", 2, 4, plugins, true}, alone, 1, 1), Status::warning, {"SLURM_JOB_ID is 12", "is over"},
                  "unset");
   expect_finding(judge_slurm({"", 1, 1, {}}, alone, 1, 1), Status::ok, {"not a Slurm job"});
+  expect_finding(judge_slurm({.other_job = "PBS job 7.server"}, alone, 1, 1), Status::ok,
+                 {"not a Slurm job, but PBS job 7.server"});
+  const Start on_cray = {{"PMI_SIZE", 4}, "srun with PMI2", "MPI VERSION    : CRAY MPICH version 8.1.27.26 (ANL base 3.4a2)"};
+  expect_finding(judge_slurm({"12", 2, 4, "MPI plugin types are...\n\tnone\n\tcray_shasta\n"}, on_cray, 4, 2), Status::ok,
+                 {"srun has cray_shasta"});
 }
 
 BOOST_AUTO_TEST_CASE(processors) {

@@ -239,6 +239,19 @@ TASK_PLUGIN=task/cgroup,task/affinity run 0 bash slurm/train.sbatch --print-conf
 called "--cpu-bind=cores"
 MPI_TYPES="none pmi2" SLURM_JOB_NUM_NODES=2 run 0 bash slurm/train.sbatch --print-config
 called "mpirun -np 4 --map-by ppr:2:node --bind-to none"
+MPI_TYPES="none cray_shasta pmi2" MPICH_GPU_SUPPORT_ENABLED=1 run 0 bash slurm/train.sbatch --print-config   # as on HPE Cray systems
+called "srun --mpi=cray_shasta --nodes=1"
+says "MPICH_GPU_SUPPORT_ENABLED was 1 and is set to 0"
+mkdir "$work/container"   # without scontrol
+ln -s /usr/bin/* "$work/container"
+rm -f "$work/container/scontrol"
+mv "$work/bin/scontrol" "$work"
+SLURM_JOB_ID=17 PATH=$work/container run 0 bash slurm/train.sbatch --print-config
+says "there is no scontrol on this host"
+called "srun --mpi=pmix --nodes=1"
+SLURM_JOB_ID=17 SRUN_ENDS=75 PATH=$work/container run 75 bash slurm/train.sbatch
+says "submit the same command again to continue"
+mv "$work/scontrol" "$work/bin"
 MPI_TYPES="none pmi2" TASK_PLUGIN=task/affinity SLURM_CPUS_PER_TASK=3 run 0 bash slurm/train.sbatch --print-config
 called "mpirun -np 2 --map-by ppr:2:node:PE=3"
 
