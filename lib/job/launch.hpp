@@ -61,11 +61,15 @@ struct Allocation {
   std::vector<std::string> start = {};  // the words that start ranks; {nodes}, {per-node} and {ranks} are replaced by numbers
 };
 
+/// What commands of schedulers have printed; empty outside of their jobs, or if they fail.
+struct SchedulerAnswers {
+  std::string srun_mpi = {};   // srun --mpi=list
+  std::string flux_size = {};  // flux getattr size
+};
 /// Finds the scheduler in whose job this process is, and how it starts ranks for this MPI (`library`: its version text).
-/// `srun_mpi` is the output of `srun --mpi=list`, and is used only in a Slurm job. `template_words` replaces `start` if it is
-/// not empty. Throws UserError if this process was started by mpirun or srun, or if `template_words` lacks {ranks}, or lacks
-/// {nodes} and {per-node}, in a job of several nodes.
-Allocation find_allocation(const Environment& get, const std::string& library, const std::string& srun_mpi,
+/// `template_words` replaces `start` if it is not empty. Throws UserError if this process was started by mpirun or srun, if a
+/// job of PBS or LSF has no list of its nodes, or if `template_words` lacks {ranks}, and also {nodes} or {per-node}.
+Allocation find_allocation(const Environment& get, const std::string& library, const SchedulerAnswers& answers,
                            const std::string& template_words = "");
 /// The same for this process.
 Allocation find_allocation(const std::string& template_words = "");

@@ -141,6 +141,7 @@ class Groups final : public DeviceGroups {
     const auto node = world.split_by_node();
     std::optional<NcclLog> log;  // of one process, because all of them use the same network
     if (rank_ == 0 && node->size() < size_) log.emplace();
+    world.barrier();  // ranks that are threads of this process read no environment variables before they are set
     ncclUniqueId id{};
     agree(world, [&] {
       require_group_aborts();
