@@ -74,7 +74,7 @@ submit_again() {
       fi
       timeout 60 qsub "${words[@]}" </dev/null
       ;;
-    Flux) timeout 20 flux --parent job info "$job_name" jobspec | timeout 60 flux --parent job submit ;;
+    Flux) timeout 20 flux --parent job info --original "$job_name" jobspec | timeout 60 flux --parent job submit ;;
   esac
 }
 

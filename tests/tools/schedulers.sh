@@ -33,7 +33,7 @@ $ranks"
 stub flux 'case "$*" in
   "getattr size") echo 2 && exit "${SIZE_ENDS:-0}" ;;
   "getattr hostlist") echo "node[1-2]" && exit ;;
-  "--parent job info f1 jobspec") echo "the jobspec" && exit ;;
+  "--parent job info --original f1 jobspec") echo "the jobspec" && exit ;;
   "--parent job submit") [[ $(cat) == "the jobspec" ]] && echo f2 && exit "${SUBMIT_ENDS:-0}" ;;
 esac
 while [[ $1 != */* ]]; do shift; done
