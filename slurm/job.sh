@@ -235,7 +235,7 @@ go_on() {
   if [[ -z $job_name ]]; then
     echo "$again"
   elif [[ -z $job ]]; then
-    echo "Slurm does not say why; $again"
+    echo "$scheduler does not say why; $again"
   elif [[ -z $why ]]; then
     echo "this was asked for, by $stopper, a signal or a file; $again"
   elif [[ $why == *nearly* ]] && ((SECONDS < 60)); then

@@ -14,7 +14,7 @@ elif [[ -n ${LSB_JOBID:-} ]]; then
   [[ ${LSB_JOBINDEX:-0} == 0 ]] || job_name+="[$LSB_JOBINDEX]"
 else
   scheduler=Flux job_name=${FLUX_ENCLOSING_ID:-} stopper="flux cancel" time_limit=--time-limit
-  [[ -n $job_name ]] || refuse "FLUX_ENCLOSING_ID is not set on $here: this is no job of flux batch or flux alloc, or flux is older than 0.70; \
+  [[ -n $job_name ]] || refuse "FLUX_ENCLOSING_ID is not set on $here: this is no job of flux batch or flux alloc, or flux is older than 0.71; \
 submit the script with flux batch"
   nodes=$(flux getattr size) && node_list=$(flux getattr hostlist) || refuse "flux getattr fails on $here; see the message above"
 fi
@@ -23,7 +23,9 @@ if [[ $scheduler != Flux ]]; then
   nodes=$(sort -u "$hosts" | wc -l) node_list=$(sort -u "$hosts" | paste -sd,)
 fi
 
-ask_slurm() { job=known; }
+trap 'interrupted=true' USR2   # LSF sends it when the time is over, and SIGKILL ten minutes later; the run saves and continues
+
+ask_slurm_patiently() { if [[ -f $metrics ]]; then job=known; fi; }   # why_stopped reads the metrics
 has_lost_a_node() { return 1; }
 watch_first_node() { :; }
 is_started_anew() { return 1; }
@@ -37,6 +39,7 @@ how_to_launch() {
     launch=(flux run --nodes="$nodes" --ntasks="$ranks" --cores-per-task="$cores" "${LAUNCH_OPTIONS[@]}")
     return
   fi
+  type -P mpiexec >/dev/null || refuse "there is no mpiexec on $here: load the module of the MPI with which the programs were built, in a file for SITE"
   version=$(mpiexec --version 2>&1) || true
   case $version in
     *"Open MPI"* | *OpenRTE*) launch=(mpiexec -n "$ranks" --hostfile "$hosts" --map-by "ppr:$ranks_per_node:node:PE=$cores") ;;
@@ -48,7 +51,7 @@ how_to_launch() {
 
 # The run's own metrics have the reason of its stop, in the words of lib/job/job_end.cpp.
 why_stopped() {
-  if [[ -f $metrics && $(grep '"type":"stop"' "$metrics" | tail -n 1) == *'"reason":"the job ends'* ]]; then echo "its time is nearly over"; fi
+  if [[ $(grep '"type":"stop"' "$metrics" | tail -n 1) == *'"reason":"the job ends'* ]]; then echo "its time is nearly over"; fi
 }
 
 # A job that is submitted again has a new number. put_back writes it into the metrics, with the number of restarts and of the first job.
@@ -67,25 +70,25 @@ submit_again() {
   local words=()
   case $scheduler in
     PBS)   # only operators may use qrerun
+      if [[ -n ${PBS_ARRAY_INDEX:-} ]]; then
+        echo "a job of an array cannot be submitted without the others" >&2
+        return 1
+      fi
       read -r -a words < <(timeout 20 qstat -f -w "$job_name" | sed -n 's/^    Submit_arguments = //p')
       if ((${#words[@]} == 0)) || [[ ! -f ${words[-1]} ]]; then
-        echo "the file that was submitted is not known (qstat -f has Submit_arguments = ${words[*]})"
+        echo "the file that was submitted is not known (qstat -f has Submit_arguments = ${words[*]})" >&2
         return 1
       fi
       timeout 60 qsub "${words[@]}" </dev/null
       ;;
-    Flux) timeout 20 flux --parent job info "$job_name" jobspec | timeout 60 flux --parent job submit ;;
+    Flux) timeout 20 flux --parent job info --original "$job_name" jobspec | timeout 60 flux --parent job submit ;;
   esac
 }
 
 put_back() {
   local next=$job_name fields
-  if [[ ! -f $metrics ]]; then
-    echo "$scheduler job $job_name is not started again, because its restarts cannot be counted (${metrics:-a run without saves} is no file); $again" >&2
-    return
-  fi
-  if [[ $scheduler != LSF ]] && ! next=$(submit_again 2>&1); then
-    echo "$scheduler refuses to start the job again ($next); $again" >&2
+  if [[ $scheduler != LSF ]] && ! next=$(submit_again); then
+    echo "the job is not submitted again, see the message above; $again" >&2
     return
   fi
   printf -v fields '"scheduler":"%s","batch_job":"%s","first_job":"%s","next_job":"%s","restarts":%s' "$scheduler" "$job_name" "$first_job" \

@@ -95,7 +95,9 @@ Finding judge_mpi(const Start& start, const std::vector<std::string>& nodes, con
 
 Finding judge_slurm(const SlurmFacts& slurm, const Start& start, std::size_t ranks, std::size_t nodes) {
   Finding finding;
-  const std::string plugin = srun_plugin(start.library), protocol = plugin == "pmix" ? "PMIx" : plugin == "pmi2" ? "PMI2" : plugin;
+  const std::string plugin = srun_plugin(start.library), protocol = plugin == "pmix"   ? "PMIx"
+                                                                    : plugin == "pmi2" ? "PMI2"
+                                                                                       : plugin;
   const bool has_it = slurm.plugins && has_plugin(*slurm.plugins, start.library);
   const std::string srun = !slurm.plugins ? "there is no srun here"
                            : has_it       ? "srun has " + protocol

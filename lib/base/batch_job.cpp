@@ -17,11 +17,16 @@ std::string variable(const char* name) {
 
 std::string name_of(Scheduler scheduler) {
   switch (scheduler) {
-    case Scheduler::slurm: return "Slurm";
-    case Scheduler::pbs: return "PBS";
-    case Scheduler::lsf: return "LSF";
-    case Scheduler::flux: return "Flux";
-    case Scheduler::none: break;
+    case Scheduler::slurm:
+      return "Slurm";
+    case Scheduler::pbs:
+      return "PBS";
+    case Scheduler::lsf:
+      return "LSF";
+    case Scheduler::flux:
+      return "Flux";
+    case Scheduler::none:
+      break;
   }
   return "";
 }

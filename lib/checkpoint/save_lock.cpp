@@ -51,7 +51,7 @@ std::string environment(const char* name) {
 
 LockOwner myself() {
   const BatchJob job = batch_job();
-  return {host_name(), job.description(),           job.scheduler == Scheduler::slurm ? job.id : "", environment("SLURM_CLUSTER_NAME"),
+  return {host_name(), job.description(), job.scheduler == Scheduler::slurm ? job.id : "", environment("SLURM_CLUSTER_NAME"),
           getpid(),    job.restarts};
 }
 
@@ -77,7 +77,7 @@ std::optional<LockOwner> read_owner(int fd) {
   const auto word = [&](const char* key) { return is(key, &Json::is_string) ? owner.value(key, "") : std::string(); };
   const BatchJob slurm_job = {Scheduler::slurm, word("slurm_job")};
   return LockOwner{word("host"),
-                   slurm_job.id.empty() ? word("batch_job") : slurm_job.description(),
+                   slurm_job.id.empty() ? word("job") : slurm_job.description(),
                    slurm_job.id,
                    word("slurm_cluster"),
                    owner.value("process", std::int64_t{0}),
@@ -181,7 +181,7 @@ SaveLock::SaveLock(const fs::path& save_dir, double patience_s, const EarlierSta
     const std::string text = json_text(nlohmann::json{{"host", me.host},
                                                       {"process", me.process},
                                                       {"slurm_job", me.slurm_job},
-                                                      {"batch_job", me.job},
+                                                      {"job", me.job},
                                                       {"slurm_cluster", me.cluster},
                                                       {"slurm_restarts", me.restarts},
                                                       {"since", std::time(nullptr)}}) +

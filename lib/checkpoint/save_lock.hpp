@@ -15,8 +15,8 @@ namespace fsdp {
 bool slurm_job_is_over(const std::string& job);
 
 /// How to wait for an earlier start of the same batch job. If a scheduler requeues a job because it wrongly took a node for
-/// dead, the earlier start may still run. The later one asks it to stop (SaveLock::is_wanted()), but it may hang until a collective times
-/// out.
+/// dead, the earlier start may still run. The later one asks it to stop (SaveLock::is_wanted()), but it may hang until a
+/// collective times out.
 struct EarlierStart {
   double patience_s = 0;
   std::function<void(const std::string&)> say = nullptr;  // called with a message about the wait

@@ -96,10 +96,14 @@ JobEndAnswer flux_end(const std::string& text, double now) {
 /// The command that reports the end of the job. The user's settings of time formats do not matter.
 std::vector<std::string> question(const BatchJob& job) {
   switch (job.scheduler) {
-    case Scheduler::pbs: return {"qstat", "-f", job.id};
-    case Scheduler::lsf: return {"bjobs", "-noheader", "-o", "time_left", job.id};
-    case Scheduler::flux: return {"flux", "job", "timeleft"};  // of the job of this process
-    default: return {"env", "SLURM_TIME_FORMAT=%s", "squeue", "-h", "-o", "%e", "-j", job.id};
+    case Scheduler::pbs:
+      return {"qstat", "-f", job.id};
+    case Scheduler::lsf:
+      return {"bjobs", "-noheader", "-o", "time_left", job.id};
+    case Scheduler::flux:
+      return {"flux", "job", "timeleft"};  // of the job of this process
+    default:
+      return {"env", "SLURM_TIME_FORMAT=%s", "squeue", "-h", "-o", "%e", "-j", job.id};
   }
 }
 
@@ -117,8 +121,9 @@ JobEndAnswer ask(const BatchJob& job, std::string* problem = nullptr) {
   if (answer && answer->exit_code == 0)
     if (const JobEndAnswer end = read_job_end(job.scheduler, answer->text, now_s()); end.known) return end;
   if (problem)
-    *problem = !answer ? format("it did not answer within {}, or is not there", format_duration(patience_s))
-                       : format("it ended with {} and printed '{}'", answer->exit_code, excerpt(without_spaces(answer->text), 100));
+    *problem = !answer
+                   ? format("it did not answer within {}, or is not there", format_duration(patience_s))
+                   : format("it ended with {} and printed '{}'", answer->exit_code, excerpt(without_spaces(answer->text), 100));
   return {};
 }
 
@@ -126,11 +131,16 @@ JobEndAnswer ask(const BatchJob& job, std::string* problem = nullptr) {
 
 JobEndAnswer read_job_end(Scheduler scheduler, const std::string& answer, double now) {
   switch (scheduler) {
-    case Scheduler::slurm: return slurm_end(answer);
-    case Scheduler::pbs: return pbs_end(answer);
-    case Scheduler::lsf: return lsf_end(answer, now);
-    case Scheduler::flux: return flux_end(answer, now);
-    case Scheduler::none: break;
+    case Scheduler::slurm:
+      return slurm_end(answer);
+    case Scheduler::pbs:
+      return pbs_end(answer);
+    case Scheduler::lsf:
+      return lsf_end(answer, now);
+    case Scheduler::flux:
+      return flux_end(answer, now);
+    case Scheduler::none:
+      break;
   }
   return {};
 }
@@ -148,10 +158,10 @@ JobEnd::JobEnd(double lead_s) : lead_s_(lead_s), job_(job_of_commands()) {
   if (!answer.known) {
     const auto words = question(job_);
     const std::string command = words[0] == "env" ? words[2] : words[0];
-    throw UserError(
-        format("--stop-before needs the end of the job, which is unknown ({0} does not report on {1} when {2} ends: {3}); leave "
-               "it out, or make {0} work there",
-               command, host_name(), job_.description(), problem));
+    throw UserError(format(
+        "--stop-before needs the end of the job, which is unknown ({0} does not report on {1} when {2} ends: {3}); leave "
+        "it out, or make {0} work there",
+        command, host_name(), job_.description(), problem));
   }
   end_s_ = answer.end_s;
   if (const auto left = seconds_left(); left && *left <= lead_s_)

@@ -65,7 +65,8 @@ struct Variable {
 BOOST_AUTO_TEST_CASE(slurm_prints_seconds_since_1970) {
   BOOST_TEST(end_of(Scheduler::slurm, "1700000300\n") == 1'700'000'300);
   BOOST_TEST(has_no_limit(Scheduler::slurm, "NONE\n"));
-  for (const char* text : {"", "\n", "N/A\n", "0\n", "2026-11-30T19:00:00\n", "slurm_load_jobs error: Invalid job id specified\n"})
+  for (const char* text :
+       {"", "\n", "N/A\n", "0\n", "2026-11-30T19:00:00\n", "slurm_load_jobs error: Invalid job id specified\n"})
     BOOST_TEST(is_unknown(Scheduler::slurm, text), text);
 }
 
@@ -138,8 +139,9 @@ BOOST_AUTO_TEST_CASE(a_command_that_does_not_answer_is_named) {
   const std::string refused = message();
   qstat_is("echo Job Id: 12.server; echo '    job_state = Q'");
   const std::string unknown = message();
-  qstat_is("[ \"$*\" = '-f 12.server' ] && echo Job Id: 12.server && date '+    stime = %a %b %e %H:%M:%S %Y' && echo "
-           "'    Resource_List.walltime = 01:00:00'");
+  qstat_is(
+      "[ \"$*\" = '-f 12.server' ] && echo Job Id: 12.server && date '+    stime = %a %b %e %H:%M:%S %Y' && echo "
+      "'    Resource_List.walltime = 01:00:00'");
   const double left = JobEnd(60).seconds_left().value_or(0);
   const bool is_near = JobEnd(60).is_near();
   ::setenv("PATH", path.c_str(), 1);

@@ -33,7 +33,7 @@ $ranks"
 stub flux 'case "$*" in
   "getattr size") echo 2 && exit "${SIZE_ENDS:-0}" ;;
   "getattr hostlist") echo "node[1-2]" && exit ;;
-  "--parent job info f1 jobspec") echo "the jobspec" && exit ;;
+  "--parent job info --original f1 jobspec") echo "the jobspec" && exit ;;
   "--parent job submit") [[ $(cat) == "the jobspec" ]] && echo f2 && exit "${SUBMIT_ENDS:-0}" ;;
 esac
 while [[ $1 != */* ]]; do shift; done
@@ -87,6 +87,11 @@ says "failed with exit code 1"
 # What is missing is said before anything is started.
 run 2 env -u PBS_NODEFILE PBS_JOBID=12.server bash pbs/train.pbs
 says "PBS job 12.server has no list of its nodes"
+mkdir "$work/without" && ln -s /usr/bin/* "$work/without" && rm -f "$work"/without/mpiexec*
+mv "$work/bin/mpiexec" "$work"
+PATH=$work/without run 2 "${pbs[@]}"
+says "there is no mpiexec on "
+mv "$work/mpiexec" "$work/bin"
 run 2 env FLUX_URI=local:///x bash flux/train.flux
 says "FLUX_ENCLOSING_ID is not set"
 SIZE_ENDS=1 run 2 "${flux[@]}"
@@ -142,25 +147,30 @@ says "this job has gone back into the queue 1 times, more than the 0 of MAX_REST
 stub mpiexec "[[ \$1 != --version ]] || { echo OpenRTE && exit; }
 $ranks"
 stopped pbs REASON="$near" REFUSED="would exceed limit"
-says "PBS refuses to start the job again (qsub: would exceed limit); submit the same command again"
+says "qsub: would exceed limit"
+says "the job is not submitted again, see the message above; submit the same command again"
+stopped pbs REASON="$near" PBS_ARRAY_INDEX=3
+says "a job of an array cannot be submitted without the others"
+not_called "^qsub"
 stopped pbs REASON="$near" SUBMITTED="-l select=2"
 says "the file that was submitted is not known (qstat -f has Submit_arguments = -l select=2)"
 stub qstat 'echo "qstat: cannot connect to server" >&2; exit 1'
 stopped pbs REASON="$near"
-says "PBS refuses to start the job again (qstat: cannot connect to server"
+says "qstat: cannot connect to server"
+says "the job is not submitted again"
 stub qstat 'exec sleep 60'   # ended by its limit, here of one second
 stub timeout "exec $(type -P timeout) 1 \"\${@:2}\""
 stopped pbs REASON="$near"
-says "PBS refuses to start the job again (the file that was submitted is not known"
+says "the file that was submitted is not known"
 rm "$work/bin/qstat"
 stopped pbs REASON="$near"
 says "failed to run command"
 stopped flux REASON="$near" SUBMIT_ENDS=1
-says "Flux refuses to start the job again ("
+says "the job is not submitted again"
 stopped pbs REASON="$near" MAX_RESTARTS=0
 says "as MAX_RESTARTS allows"
 not_called "^qsub"
 mv "$metrics" "$work/save/other"
 ENDS=75 run 75 env SECONDS=100 "${pbs[@]}" --save-dir "$work/save" --log-file "$metrics"
-says "this was asked for"   # there are no metrics that say otherwise
+says "PBS does not say why"   # nor does the run, without metrics
 exit $((failures > 0))
