@@ -110,9 +110,8 @@ std::optional<Finding> check_nccl_network(DoctorJob& job) {
   // In a ring a node sends each of the other nodes' bytes but its successor's.
   const double sent = static_cast<double>(count * ranks * sizeof(float)) * static_cast<double>(n - 1) / static_cast<double>(n);
   const std::vector<Link> links = find_links();
-  const std::string described = links.empty() ? "" : format("{} x {:.3g} GB/s", links.size(), links.front().bytes_per_s / 1e9);
   const auto link_rates = job.of_nodes(bytes_per_s(links));
-  const auto described_links = job.of_nodes(described),
+  const auto described_links = job.of_nodes(describe(links)),
              advice = job.of_nodes(advise_network(mesh.device_groups->network, links));
   std::vector<NodeNccl> nccl;
   for (std::size_t i = 0; i < n; ++i) nccl.push_back({sent / seconds, link_rates[i], described_links[i], advice[i]});

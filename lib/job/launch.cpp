@@ -160,12 +160,13 @@ ChildAnswer read_child(const ChildEnd& end, const std::string& program, double l
   ChildAnswer answer;
   const auto message_in = [&](const std::string& text) {
     std::istringstream lines(text);
-    std::string last;
+    std::string last, of_launcher;
     for (std::string line; std::getline(lines, line);) {
       if (const std::size_t at = line.find(program + ": "); at != line.npos) return line.substr(at + program.size() + 2);
-      if (line.find_first_not_of(" -=*\t") != line.npos) last = line;
+      const bool by_launcher = line.starts_with("srun: ") || line.starts_with("slurmstepd: ");
+      if (line.find_first_not_of(" -=*\t") != line.npos) (by_launcher ? of_launcher : last) = line;
     }
-    return last;
+    return last.empty() ? of_launcher : last;
   };
   if (end.timed_out || (end.exit_code != 0 && end.seconds >= limit_s)) {
     answer.hung = true;

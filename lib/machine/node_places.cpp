@@ -99,6 +99,11 @@ double bytes_per_s(const std::vector<Link>& links) {
   return sum;
 }
 
+std::string describe(const std::vector<Link>& links) {
+  const bool known = !links.empty() && links.front().bytes_per_s > 0;
+  return known ? format("{} x {:.3g} GB/s", links.size(), links.front().bytes_per_s / 1e9) : std::string();
+}
+
 std::string advise_network(const std::string& network, const std::vector<Link>& links) {
   if (!network.starts_with("TCP") || links.empty() || !links.front().is_fast()) return "";
   return links.front().kind == Link::Kind::slingshot

@@ -28,6 +28,8 @@ struct Link {
 /// RoCE counts as InfiniBand.
 std::vector<Link> find_links(const std::filesystem::path& sys = "/sys");
 double bytes_per_s(const std::vector<Link>& links);
+/// "4 x 25 GB/s"; empty if there is no link, or if its rate is unknown.
+std::string describe(const std::vector<Link>& links);
 
 /// If NCCL's network (DeviceGroups::network) is TCP although the node has a fast link: what to do. Else empty.
 std::string advise_network(const std::string& network, const std::vector<Link>& links);

@@ -48,8 +48,10 @@ Mesh make_mesh_for(const Placement& placement, int group_size, Communicator& wor
 }
 
 /// Runs the largest collective of each kind and group of the plan once, on memory that is released afterwards: NCCL connects
-/// the ranks, and takes device memory for each connection, when they first use it. Collective over world.
-void use_collectives_once(const Plan& plan, const Mesh& mesh, Device& device) {
+/// the ranks, and takes device memory for each connection, when they first use it. If the device backend names a network, runs
+/// the one that sends the most between nodes once more, and returns the bytes per second that a node sends then; else 0.
+/// Collective over world.
+double use_collectives_once(const Plan& plan, const Mesh& mesh, Device& device) {
   const auto ranks_of = [&](const Operation& op) { return static_cast<std::size_t>(mesh.along(op.group).size()); };
   const auto bytes_of = [&](const Operation& op) { return collective_of(op)->buffer_bytes(ranks_of(op)); };
   // By group, stream (on which its communicator depends) and kind; the order is the same on all ranks.
@@ -59,13 +61,30 @@ void use_collectives_once(const Plan& plan, const Mesh& mesh, Device& device) {
     if (!kept || bytes_of(*op) > bytes_of(*kept)) kept = op;
   }
   const auto stream = device.make_stream(StreamUse::communication);
+  Cluster cluster;  // of one node, between which nothing is sent, unless the network is known
+  if (!mesh.device_groups->network.empty()) {
+    cluster.ranks_per_node = mesh.world->split_by_node()->size();
+    cluster.nodes = mesh.world->size() / cluster.ranks_per_node;
+  } else {
+    cluster.ranks_per_node = mesh.world->size();
+  }
+  double most_sent = 0, rate = 0;
   for (const auto& [which, op] : largest) {
     if (ranks_of(*op) == 1) continue;
     const Buffer memory = agree(*mesh.world, [&] { return device.allocate(bytes_of(*op)); });
     std::byte* const mine =
         memory.data() + static_cast<std::size_t>(mesh.along(op->group).rank()) * op->count * size_of(op->type);
-    on_stream(*stream, [&] { queue_collective(*op, mesh, memory.data(), mine, *stream); });
+    const auto run = [&] { on_stream(*stream, [&] { queue_collective(*op, mesh, memory.data(), mine, *stream); }); };
+    run();
+    const double sent = static_cast<double>(traffic_of_cluster({*collective_of(*op)}, mesh.shape, cluster).ring_out_of_node);
+    if (sent <= most_sent) continue;
+    most_sent = sent;
+    mesh.world->barrier();
+    const Timer timer;
+    run();
+    rate = sent / (1e-9 * static_cast<double>(mesh.world->max(static_cast<std::size_t>(1 + 1e9 * timer.seconds()))));
   }
+  return rate;
 }
 
 ShardingOptions checked(ShardingOptions options, const Model& model, int world_size) {
@@ -128,7 +147,7 @@ Executor& ShardedModel::allocate(Device& device, ExecutorOptions options, const 
     if (transformer_ && options_.evaluated().B != options_.batch.B) prepare(options_.evaluated(), false);
   });
   mesh_.use_device(device, comm, largest_sums(plan(), mesh_.shape), plan().in_layers >= 0);
-  if (mesh_.device_groups) use_collectives_once(plan(), mesh_, device);
+  if (mesh_.device_groups) network_rate_ = use_collectives_once(plan(), mesh_, device);
   agree(world_, [&] {  // before the collective allocations
     std::size_t bytes = model_->device().gemm_bytes;
     for (const SpaceUse& use : plan().spaces)

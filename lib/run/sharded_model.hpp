@@ -41,6 +41,9 @@ class ShardedModel {
   const Layout& layout() const { return planned_.layout; }
   const Plan& plan() const { return planned_.plan; }
   const Mesh& mesh() const { return mesh_; }
+  /// The bytes per second that a node sent in the largest collective of the plan between nodes, measured once by allocate(); 0
+  /// if no device backend names its network.
+  double network_rate() const { return network_rate_; }
   /// The options that are allowed but costly.
   const std::vector<std::string>& warnings() const { return warnings_; }
   /// The checksum that use_gemm_algorithms() returned; empty if no file was given.
@@ -60,6 +63,7 @@ class ShardedModel {
   ShardedPlan planned_;
   std::optional<Executor> executor_;
   std::string gemm_algorithms_;
+  double network_rate_ = 0;
 };
 
 }  // namespace fsdp

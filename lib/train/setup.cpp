@@ -540,17 +540,28 @@ void announce(const RunContext& run, const Machine& machine, const ShardedModel&
                  .more = &more});
 }
 
+/// Names the library that connects GPUs and, between nodes, its network and the rate of that next to the links'.
+void say_how_gpus_communicate(const LoopContext& loop) {
+  const Mesh& mesh = loop.engine.model().mesh();
+  if (mesh.data_description.empty()) return;
+  std::string text = "collectives of GPUs: " + mesh.data_description;
+  const std::vector<Link> links = find_links();
+  if (const double rate = loop.engine.model().network_rate(); rate > 0)
+    text +=
+        format(", where a node sends {:.3g} GB/s{}", rate / 1e9, links.empty() ? "" : " (its links: " + describe(links) + ")");
+  loop.log.say(wrapped(text));
+  if (!mesh.device_groups) return;
+  if (const std::string advice = advise_network(mesh.device_groups->network, links); !advice.empty())
+    loop.log.warn(format("NCCL uses TCP between nodes, although this node has a faster network; {}", advice));
+}
+
 void prepare(const LoopContext& loop, const Machine& machine, const MemoryAccount& memory, Origin& origin, Observer& flight) {
   const FlightNote note(loop.flight, "prepare the run", 0);
   require_memory(loop, machine, memory);
   require_disk(loop, machine, memory, loop.options.execution.nvme_path);
   Engine& engine = loop.engine;
   engine.allocate(*machine.device);
-  if (const std::string& data = engine.model().mesh().data_description; !data.empty())
-    loop.log.say(wrapped("collectives of GPUs: " + data));
-  if (const auto& groups = engine.model().mesh().device_groups)
-    if (const std::string advice = advise_network(groups->network, find_links()); !advice.empty())
-      loop.log.warn(format("NCCL uses TCP between nodes, although this node has a faster network; {}", advice));
+  say_how_gpus_communicate(loop);
   engine.executor().observe(flight);
   if (origin.checkpoint)
     if (const std::string changed =
