@@ -36,7 +36,7 @@ fsdp_option(FSDP_UNITY_BUILD "Compile the files of a layer together: a whole bui
 # Their defaults depend on what is found: the library for matrix products, in CMakeLists.txt, and a list of words, in tests/CMakeLists.txt.
 list(APPEND fsdp_options FSDP_BLAS FSDP_MPIRUN_OPTIONS)
 if(CMAKE_TOOLCHAIN_FILE MATCHES "/tools/aarch64\\.cmake$")  # those of tools/aarch64
-  list(APPEND fsdp_options FSDP_AARCH64_ROOT FSDP_NATIVE_BIN)
+  list(APPEND fsdp_options FSDP_AARCH64_ROOT FSDP_SBSA_CUDA FSDP_NATIVE_BIN)
 endif()
 
 get_cmake_property(variables CACHE_VARIABLES)

@@ -49,7 +49,7 @@ std::string value_text(const json& value) {
   if (!value.is_string()) return json_text(value);
   const auto text = value.get<std::string>();
   const bool is_plain = !text.empty() && text.front() != ' ' && text.back() != ' ' &&
-                        std::none_of(text.begin(), text.end(), [](char c) { return c >= 0 && c < ' '; });
+                        std::none_of(text.begin(), text.end(), [](unsigned char c) { return c < ' '; });
   return is_plain ? text : json_text(value);
 }
 

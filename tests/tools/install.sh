@@ -217,6 +217,31 @@ called $'apt-get download libomp-19-dev libomp5-19\ndpkg-deb --extract libomp-19
 run 0 --matrix --check
 called ""
 
+# CUDA for aarch64: nvcc of this machine and libraries of the other, in the folders of NVIDIA's packages. It is unpacked once, or not at all.
+for program in ln realpath; do ln -s "$(command -v "$program")" "$work/bin/$program"; done
+stub python3 "[[ \$2 == pip ]] || exit 1
+[[ \$3 == install ]] || exit 0
+[[ ! -e $work/unreachable ]] || exit 1
+cuda=nvidia/cu13 nccl=nvidia/nccl
+for word in \"\$@\"; do if [[ \$word == */*.part/* ]]; then cd / && mkdir -p \"\$word\" && cd \"\$word\"; fi; done
+mkdir -p \$cuda/{bin,include,lib,nvvm} \$nccl/{include,lib} nvidia_{cublas-1,nccl_cu13-1}.dist-info/licenses
+: >nvidia_cublas-1.dist-info/licenses/License.txt >nvidia_nccl_cu13-1.dist-info/licenses/License.txt
+: >\$nccl/include/nccl.h >\$nccl/lib/libnccl.so.2
+if [[ \$* == *_aarch64* ]]; then : >\$cuda/include/cuda.h >\$cuda/lib/libcudart.so.13; else : >\$cuda/bin/nvcc >\$cuda/include/fatbinary_section.h; fi"
+: >"$work/unreachable"
+run 1 --sbsa-cuda "$work/sbsa"
+[[ ! -e $work/sbsa ]] || fail "a folder is left that is not complete"
+rm "$work/unreachable"
+run 0 --sbsa-cuda "$work/sbsa"
+for file in bin/nvcc targets/sbsa-linux/{include/{cuda,fatbinary_section,nccl}.h,lib/{libcudart.so.13,libnccl.so,libnccl.so.2.license}}; do
+  [[ -e $work/sbsa/$file ]] || fail "$file is missing in $(cd "$work/sbsa" && find .)"
+done
+run 0 --sbsa-cuda "$work/sbsa"
+says "is there."
+stub python3 'exit 1'
+run 1 --sbsa-cuda "$work/other"
+says "apt-get install python3-pip"
+
 # Another system.
 rm "$work/bin/dpkg-query"
 run 1

@@ -10,7 +10,10 @@ if(NOT CPACK_GENERATOR STREQUAL "DEB")  # a self-contained folder
     file(REMOVE ${root}/lib/libfsdp_cuda.so ${root}/lib/libfsdp_cudnn.so)
   endif()
   set(ENV{LD_LIBRARY_PATH} ${root}/lib:$ENV{LD_LIBRARY_PATH})
-  execute_process(COMMAND ${CPACK_FSDP_PACKAGING}/bundle ${root} COMMAND_ERROR_IS_FATAL ANY)
+  if(CPACK_FSDP_AARCH64_ROOT)  # a cross-build
+    set(libraries_of --root ${CPACK_FSDP_AARCH64_ROOT})
+  endif()
+  execute_process(COMMAND ${CPACK_FSDP_PACKAGING}/bundle ${libraries_of} ${root} COMMAND_ERROR_IS_FATAL ANY)
   return()
 endif()
 
