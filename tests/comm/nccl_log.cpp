@@ -58,6 +58,6 @@ BOOST_AUTO_TEST_CASE(tcp) {
 BOOST_AUTO_TEST_CASE(other_text) {
   BOOST_TEST(network("") == "");
   BOOST_TEST(network("no line of NCCL\n\n[0]\nNCCL INFO Using network") == "");
-  BOOST_TEST(network("x NCCL INFO Using network GIN_\x1b[31m\n") .find('\x1b') == std::string::npos);
+  BOOST_TEST(network("x NCCL INFO Using network GIN_\x1b[31m\n").find('\x1b') == std::string::npos);
   BOOST_TEST(network("NET/IB : Using [0 []] ][ <0>;;;\nx NCCL INFO Using network IB\n").starts_with("InfiniBand"));
 }
