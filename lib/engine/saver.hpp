@@ -43,7 +43,7 @@ void count_files(SaveOptions& options, Communicator& world, Communicator& node);
 
 /// The time between saves that loses least, of training and of work since the last save: sqrt(2 cost_s mtbf_s), if a save stops
 /// training for cost_s and failures are mtbf_s apart on average (Young, "A first order approximation to the optimum checkpoint
-/// interval", CACM 1974; Daly's later terms, FGCS 2006, are below 1 % while cost_s < mtbf_s / 2000). At most mtbf_s.
+/// interval", CACM 1974; Daly's later terms, FGCS 2006, are below 1 % while cost_s < mtbf_s / 2500). At most mtbf_s.
 double optimal_interval_s(double cost_s, double mtbf_s);
 
 struct SaveMetrics {

@@ -14,6 +14,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/format.hpp"
 #include "checkpoint/inspect.hpp"
 #include "checkpoint/shared_files.hpp"
 #include "checkpoint/stored.hpp"
