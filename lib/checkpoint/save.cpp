@@ -232,13 +232,17 @@ FileSum write_rank_file(const fs::path& path, const stored::Index& index, int ra
 /// Writes this rank's elements into the files that it shares with other ranks.
 void write_to_shared_files(const fs::path& folder, const SharedFiles& files, std::uint64_t save_id, int rank,
                            const std::vector<Piece>& pieces) {
-  require_folder(folder);
   SharedFileWriter writer(folder, files, save_id, rank);
-  for (const Piece& piece : pieces) {
-    writer.begin(piece.dataset, piece.parameter, piece.extent, piece.range);
-    each_part(piece, [&](Range part, const float* values) { writer.add(part, values); });
+  try {
+    for (const Piece& piece : pieces) {
+      writer.begin(piece.dataset, piece.parameter, piece.extent, piece.range);
+      each_part(piece, [&](Range part, const float* values) { writer.add(part, values); });
+    }
+    writer.finish();
+  } catch (const CallError&) {
+    require_folder(folder);  // asked only now: each question goes to the metadata server
+    throw;
   }
-  writer.finish();
 }
 
 FileSum write_index(const fs::path& path, const stored::Index& index, const std::vector<Parameter>& parameters,

@@ -24,10 +24,9 @@ struct Report {
 
 std::uint64_t weighted(std::uint64_t sum, std::uint64_t offset) { return sum * (2 * offset + 1); }
 
-std::uint64_t offset_in(const h5::File& file, const std::string& dataset) {
-  const auto offset = file.dataset(dataset).offset();
-  if (!offset) throw CallError("H5Dget_offset " + dataset, "the dataset has no room for its elements");
-  return *offset;
+/// The bytes after the HDF5 file, until it is sealed: the offsets of its datasets, and the reports of all ranks.
+std::size_t tail_bytes(std::size_t datasets, int ranks) {
+  return datasets * sizeof(std::uint64_t) + static_cast<std::size_t>(ranks) * sizeof(Report);
 }
 
 constexpr std::size_t floats_at_once = std::size_t{1} << 16;  // 256 KiB, which the cache holds
@@ -63,26 +62,37 @@ void create_shared_file(const std::filesystem::path& folder, const SharedFiles& 
   const std::filesystem::path path = folder / stored::rank_file_name(file, files.files());
   h5::File made = h5::File::create(path);
   write_attributes(made);
+  std::vector<std::uint64_t> offsets;
   for (const SharedFiles::Dataset& dataset : files.datasets_of(file)) {
-    made.reserve_dataset(dataset.name, {dataset.range.size()}, DType::f32);
+    offsets.push_back(made.reserve_dataset(dataset.name, {dataset.range.size()}, DType::f32));
     h5::Dataset slice = made.dataset(dataset.name);
     stored::write_slice_attributes(slice, dataset.shape, dataset.range);
   }
   made.close();
   OutputFile output(path, OutputFile::Open::existing);
-  output.resize(output.size() + sizeof(Report) * static_cast<std::size_t>(files.ranks()));
+  const std::uint64_t end = output.size();
+  output.write(end, offsets.data(), offsets.size() * sizeof offsets[0]);
+  output.resize(end + tail_bytes(offsets.size(), files.ranks()));
 }
 
 // --- writing ---
 
+SharedFileWriter::File::File(const std::filesystem::path& folder, const SharedFiles& files, int file)
+    : output(folder / stored::rank_file_name(file, files.files()), OutputFile::Open::existing) {
+  const std::vector<SharedFiles::Dataset> datasets = files.datasets_of(file);
+  std::vector<std::uint64_t> all(datasets.size());
+  output.read(output.size() - tail_bytes(all.size(), files.ranks()), all.data(), all.size() * sizeof all[0]);
+  for (std::size_t d = 0; d < all.size(); ++d) offsets[datasets[d].name] = all[d];
+}
+
 void SharedFileWriter::begin(const std::string& name, std::size_t parameter, Extent extent, Range range) {
   end_slice();
   for (const StoredPart& part : files_.parts().of(files_.parameters()[parameter].name, range, extent)) {
-    File& file = open_.try_emplace(part.rank, folder_ / stored::rank_file_name(part.rank, files_.files())).first->second;
+    File& file = open_.try_emplace(part.rank, folder_, files_, part.rank).first->second;
     const Range common = intersect(part.range, range);
     slice_.push_back({&file,
                       {common.begin - range.begin, common.end - range.begin},
-                      offset_in(file.datasets, name) + (common.begin - part.range.begin) * sizeof(float),
+                      file.offsets.at(name) + (common.begin - part.range.begin) * sizeof(float),
                       {}});
   }
 }
@@ -134,8 +144,7 @@ SharedFileSealer::SharedFileSealer(const std::filesystem::path& folder, const Sh
   }
 }
 
-std::map<int, std::uint64_t> SharedFileSealer::reports() const {
-  const InputFile file(path_);  // opened again each time: NFS then asks its server
+std::map<int, std::uint64_t> SharedFileSealer::reports(const InputFile& file) const {
   std::vector<Report> all(static_cast<std::size_t>(ranks_));
   file.read(file.size() - all.size() * sizeof(Report), all.data(), all.size() * sizeof(Report));
   std::map<int, std::uint64_t> sums;
@@ -146,7 +155,10 @@ std::map<int, std::uint64_t> SharedFileSealer::reports() const {
   return sums;
 }
 
-bool SharedFileSealer::is_written() const { return reports().size() == found_.size(); }
+bool SharedFileSealer::is_written() {
+  if (!polled_) polled_.emplace(path_);
+  return reports(*polled_).size() == found_.size();
+}
 
 FileSum SharedFileSealer::seal(std::vector<kernels::ExactSum>& squares) {
   const auto lost = [&](int rank) {
@@ -155,18 +167,16 @@ FileSum SharedFileSealer::seal(std::vector<kernels::ExactSum>& squares) {
         "or choose another `save folder`",
         path_.string(), rank));
   };
-  const std::map<int, std::uint64_t> written = reports();
+  const std::map<int, std::uint64_t> written = reports(InputFile(path_));  // opened anew: NFS then asks its server
   for (const auto& [rank, sum] : found_)
     if (!written.contains(rank)) lost(rank);
-  std::vector<std::uint64_t> offsets;
-  {
-    const h5::File file = h5::File::open(path_, Verify::no);
-    for (const SharedFiles::Dataset& dataset : datasets_) offsets.push_back(offset_in(file, dataset.name));
-  }
+  OutputFile file(path_, OutputFile::Open::existing);
+  const std::uint64_t end = file.size() - tail_bytes(datasets_.size(), ranks_);
+  std::vector<std::uint64_t> offsets(datasets_.size());
+  file.read(end, offsets.data(), offsets.size() * sizeof offsets[0]);
   const auto offset_of = [&](const Piece& piece) { return offsets[piece.dataset] + piece.begin * sizeof(float); };
   std::sort(pieces_.begin(), pieces_.end(), [&](const Piece& a, const Piece& b) { return offset_of(a) < offset_of(b); });
-  OutputFile file(path_, OutputFile::Open::existing);
-  file.resize(file.size() - sizeof(Report) * static_cast<std::size_t>(ranks_));
+  file.resize(end);
   Sealer sealer(file, file.size());
   const auto stream = make_host_stream();
   std::vector<float> values(floats_at_once);

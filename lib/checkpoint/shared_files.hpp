@@ -2,15 +2,17 @@
 // index, the slices in its files and their names are those that F ranks would have written, so that every reader can read it.
 // docs/checkpoint-format.md ("Fewer files than ranks") describes how the files are written.
 //
-// The first rank of a file makes it, with all datasets allocated, and room for a report of each rank after them. Then all ranks
-// write their elements at the offsets of the datasets, and after these are on the disk, their reports. At last, the first rank
-// reads the file once: it compares what it reads with the reports, and writes the seal over them.
+// The first rank of a file makes it, with all datasets allocated. After the HDF5 file follow the offsets of the datasets, and
+// room for a report of each rank. Then all ranks write their elements at these offsets, and after they are on the disk, their
+// reports. At last, the first rank reads the file once: it compares what it reads with the reports, and replaces offsets and
+// reports by the seal. Each other rank opens the file once, and makes no file.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +20,7 @@
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/read_plan.hpp"
 #include "files/checksum.hpp"
+#include "files/input_file.hpp"
 #include "files/output_file.hpp"
 #include "h5/h5.hpp"
 #include "kernels/exact_sum.hpp"
@@ -82,11 +85,10 @@ class SharedFileWriter {
 
  private:
   struct File {
-    explicit File(const std::filesystem::path& path)
-        : output(path, OutputFile::Open::existing), datasets(h5::File::open(path, Verify::no)) {}
+    File(const std::filesystem::path& folder, const SharedFiles& files, int file);
     OutputFile output;
-    h5::File datasets;
-    std::uint64_t sum = 0;  // of this rank's elements, as in its report
+    std::map<std::string, std::uint64_t> offsets;  // of the datasets
+    std::uint64_t sum = 0;                         // of this rank's elements, as in its report
   };
   struct Part {
     File* file;
@@ -109,7 +111,7 @@ class SharedFileSealer {
  public:
   SharedFileSealer(const std::filesystem::path& folder, const SharedFiles& files, int file, std::uint64_t save_id);
   /// Returns true if the reports of all ranks that write to the file are there. Throws CallError.
-  bool is_written() const;
+  bool is_written();
   /// Reads the file, compares each rank's elements with its report, adds the squares of the elements to the entries of their
   /// tensors in `squares`, and seals the file. Throws RunError if the file does not have what a rank wrote, or if a report is
   /// missing; throws CallError.
@@ -122,13 +124,14 @@ class SharedFileSealer {
     std::size_t begin, end;  // relative to the dataset
   };
   /// The sum in each rank's report; by rank.
-  std::map<int, std::uint64_t> reports() const;
+  std::map<int, std::uint64_t> reports(const InputFile& file) const;
 
   std::filesystem::path path_;
   int ranks_;
   std::uint64_t save_id_;
   std::vector<SharedFiles::Dataset> datasets_;
   std::vector<Piece> pieces_;
+  std::optional<InputFile> polled_;     // is_written() opens the file once
   std::map<int, std::uint64_t> found_;  // by rank that writes to this file: the sum of what is in the file
 };
 

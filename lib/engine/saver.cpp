@@ -80,7 +80,12 @@ void Saver::announce() {
 
 double Saver::interval_s(const SaveOptions& options) const {
   if (!options.interval_auto) return options.interval_s;
-  return last_duration_s_ < 0 ? 0 : std::max(optimal_interval_s(stall_s_, options.mtbf_s), last_duration_s_);
+  const double duration_s = last_duration_s_;
+  if (duration_s < 0) return 0;
+  // A save in the background takes cores, memory and the file system, which others share, for a tenth of the time at most,
+  // unless failures are so frequent that even saves for which training waits would be due earlier.
+  const double least_s = std::max(std::min(10 * duration_s, optimal_interval_s(duration_s, options.mtbf_s)), duration_s);
+  return std::max(optimal_interval_s(stall_s_, options.mtbf_s), least_s);
 }
 
 void Saver::finish() {

@@ -100,8 +100,8 @@ class Saver {
   CheckpointSave::Stage stage() const { return save_ ? save_->stage() : CheckpointSave::Stage::done; }
   /// Returns true if `interval_s` has passed on this rank since the last save.
   bool is_due(double interval_s) const { return interval_s > 0 && since_save_.seconds() >= interval_s; }
-  /// The time between saves: that of `options`; with SaveOptions::interval_auto the best one by the last save, but not less
-  /// than that save's duration, and 0 before the first save is complete.
+  /// The time between saves: that of `options`; with SaveOptions::interval_auto optimal_interval_s() by the last save, but not
+  /// less than ten times its duration (less if failures are frequent), and 0 before the first save is complete.
   double interval_s(const SaveOptions& options) const;
   /// Returns true if the last save has failed.
   bool has_failed() const { return has_failed_; }

@@ -205,7 +205,8 @@ BOOST_AUTO_TEST_CASE(damage_in_a_shared_file_is_named_and_a_lost_write_fails_the
   BOOST_TEST(!SharedFileSealer(folder.path(), files, 0, 78).is_written());  // reports of another save
   SharedFileSealer intact(folder.path(), files, 0, 77);
   BOOST_TEST(intact.is_written());
-  BOOST_TEST(intact.seal(squares).bytes == fs::file_size(made));
+  const FileSum sum = intact.seal(squares);
+  BOOST_TEST(sum.bytes == fs::file_size(made));
   write(3);
   flip(made, fs::file_size(made) / 2);
   CHECK_CONTAINS(message_of<RunError>([&] { SharedFileSealer(folder.path(), files, 0, 77).seal(squares); }),

@@ -523,13 +523,12 @@ BOOST_AUTO_TEST_CASE(the_interval_of_saves_may_follow_from_failures) {
   BOOST_TEST((save.interval_auto && save.meanwhile()));
   BOOST_TEST(save.mtbf_s == 86400.0);
   BOOST_TEST(!options({"--save-interval", "30min"}).save.interval_auto);
-  const auto said = [](const std::vector<std::string>& given) { return error(given); };
-  CHECK_CONTAINS(said({"--save-interval=auto"}), "needs the mean time between failures of the job (there is no --mtbf); give");
-  CHECK_CONTAINS(said({"--save-interval=auto", "--mtbf=0"}), "(--mtbf is 0); give --mtbf TIME, such as 24h");
-  CHECK_CONTAINS(said({"--save-interval=auto", "--mtbf=-1h"}), "--mtbf '-1h' is not accepted (not a time)");
-  CHECK_CONTAINS(said({"--save-interval=auto", "--mtbf=24"}), "it has no unit, and sites give hours or days");
-  CHECK_CONTAINS(said({"--mtbf=24h"}), "--mtbf changes nothing (it goes with --save-interval auto)");
-  CHECK_CONTAINS(said({"--save-interval=often"}), "a time, such as 90s, 30min or 2h, or auto");
+  CHECK_CONTAINS(error({"--save-interval=auto"}), "needs the mean time between failures of the job (there is no --mtbf); give");
+  CHECK_CONTAINS(error({"--save-interval=auto", "--mtbf=0"}), "(--mtbf is 0); give --mtbf TIME, such as 24h");
+  CHECK_CONTAINS(error({"--save-interval=auto", "--mtbf=-1h"}), "--mtbf '-1h' is not accepted (not a time)");
+  CHECK_CONTAINS(error({"--save-interval=auto", "--mtbf=24"}), "it has no unit, and sites give hours or days");
+  CHECK_CONTAINS(error({"--mtbf=24h"}), "--mtbf changes nothing (it goes with --save-interval auto)");
+  CHECK_CONTAINS(error({"--save-interval=often"}), "a time, such as 90s, 30min or 2h, or auto");
 }
 
 BOOST_AUTO_TEST_CASE(files_of_a_checkpoint_and_their_striping_are_checked) {
