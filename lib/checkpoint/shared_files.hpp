@@ -1,4 +1,4 @@
-// Rank files that several ranks write together (--files-per-checkpoint). A step with F such files is a step of F ranks: its
+// Rank files that several ranks write together. A step with F such files is a step of F ranks: its
 // index, the slices in its files and their names are those that F ranks would have written, so that every reader can read it.
 // docs/checkpoint-format.md ("Fewer files than ranks") describes how the files are written.
 //

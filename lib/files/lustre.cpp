@@ -54,7 +54,7 @@ bool is_on_lustre(const std::filesystem::path& folder) {
   return ::statfs(folder.c_str(), &info) == 0 && static_cast<std::uint32_t>(info.f_type) == lustre;
 }
 
-Stripe parse_stripe(const std::string& text) {
+std::optional<Stripe> parse_stripe(const std::string& text) {
   const std::size_t colon = text.find(':');
   const auto count = whole_number<int>(std::string_view(text).substr(0, colon));
   Stripe stripe{count.value_or(0), colon == text.npos ? "" : text.substr(colon + 1)};
@@ -67,12 +67,7 @@ Stripe parse_stripe(const std::string& text) {
     const std::uint64_t bytes = number << (unit == std::string_view::npos ? 0 : 10 * (unit + 1));
     fits = fits && bytes > 0 && bytes % (64 << 10) == 0;
   }
-  if (!fits)
-    throw UserError(format(
-        "--stripe is '{}' (expected COUNT or COUNT:SIZE, with a COUNT from 1, or -1 for all targets, and a SIZE that is a "
-        "multiple of 64K, such as 4M); give for example --stripe 4:4M",
-        excerpt(text)));
-  return stripe;
+  return fits ? std::optional(stripe) : std::nullopt;
 }
 
 std::string describe_striping(const std::string& printed) {
@@ -114,8 +109,8 @@ void set_striping(const std::filesystem::path& folder, const Stripe& stripe) {
   const auto answer = ask_program(command, patience_s);
   if (!answer) throw CallError(format("{}", fmt::join(command, " ")), "there is no lfs on this node, or it does not answer");
   if (answer->exit_code != 0)
-    throw UserError(format("{} is refused by Lustre ({}); give --stripe other numbers, or leave it out",
-                           fmt::join(command, " "), excerpt(answer->text)));
+    throw UserError(
+        format("{} is refused by Lustre ({}); give another striping, or none", fmt::join(command, " "), excerpt(answer->text)));
 }
 
 QuotaLeft parse_quota(const std::string& printed) {

@@ -12,14 +12,14 @@ namespace fsdp {
 /// Returns true if the folder is on Lustre, by the type of its file system. False if it does not exist.
 bool is_on_lustre(const std::filesystem::path& folder);
 
-/// The striping that --stripe asks for.
+/// A striping that a user asks for.
 struct Stripe {
   int count = 1;     // storage targets of a file; -1: all
   std::string size;  // as lfs takes it: "4M"; empty: the folder's own
 };
-/// Reads "COUNT" or "COUNT:SIZE". Throws UserError unless COUNT is -1 or at least 1, and SIZE, with an optional K, M or G, is a
-/// multiple of 64 KiB.
-Stripe parse_stripe(const std::string& text);
+/// Reads "COUNT" or "COUNT:SIZE"; empty unless COUNT is -1 or at least 1, and SIZE, with an optional K, M or G, is a multiple
+/// of 64 KiB.
+std::optional<Stripe> parse_stripe(const std::string& text);
 
 /// Describes the layout in what `lfs getstripe -d` prints for a folder: "4 targets in stripes of 4 MiB", or, with components,
 /// "1 target in stripes of 1 MiB up to 100 MiB, then all targets in stripes of 4 MiB". Empty if the text has no layout. Pure

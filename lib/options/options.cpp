@@ -936,8 +936,9 @@ void add_checkpoint_options(OptionTable& table, TrainOptions& o) {
       .common();
   table
       .duration("mtbf", "TIME", o.save.mtbf_s,
-                "With --save-interval auto: the mean time between failures of the whole job, from your site or your own jobs. "
-                "For one node it is longer: divide by the number of nodes.",
+                "With --save-interval auto: the mean time between failures of the whole job, which is that of one node divided "
+                "by the "
+                "number of nodes.",
                 "it has no unit, and sites give hours or days")
       .unset("unknown");
   table.duration("stop-before", "TIME", o.stop_before_s,
@@ -1000,7 +1001,11 @@ void add_checkpoint_options(OptionTable& table, TrainOptions& o) {
   add_no_verify_option(table, o.no_verify);
   table.then([&o](const OptionTable& read) {
     read_files(o.save);
-    if (!o.stripe.empty()) parse_stripe(o.stripe);
+    if (!o.stripe.empty() && !parse_stripe(o.stripe))
+      throw UserError(format(
+          "--stripe is '{}' (expected COUNT or COUNT:SIZE, with a COUNT from 1, or -1 for all targets, and a SIZE that is a "
+          "multiple of 64K, such as 4M); give for example --stripe 4:4M",
+          excerpt(o.stripe)));
     if (!o.save.files_per_checkpoint.empty() && o.save.compression != h5::Compression::none)
       throw UserError(
           "--files-per-checkpoint contradicts --compress gzip (ranks write into a shared file at offsets that compressed "

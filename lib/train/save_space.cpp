@@ -89,7 +89,7 @@ void check_save_folder(const RunContext& run, const Layout& layout, bool with_av
     if (!options.stripe.empty() && !lustre)
       warnings.push_back(format("--stripe {} does nothing ({} is not on Lustre)", options.stripe, folder.string()));
     if (!options.stripe.empty() && lustre) try {
-        set_striping(folder, parse_stripe(options.stripe));
+        set_striping(folder, *parse_stripe(options.stripe));
       } catch (const CallError& problem) {
         warnings.push_back(format("--stripe {} does nothing ({})", options.stripe, problem.what()));
       }
