@@ -428,10 +428,10 @@ struct CheckpointSave::Job {
     bool is_written = true;
     try {
       is_written = !sealer || await([&] { return sealer->is_written(); });
-    } catch (const std::exception&) {  // finish() seals the file
+    } catch (const std::exception&) {
       is_written = false;
     }
-    if (!is_written) {
+    if (!is_written) {  // finish() seals the file
       stage = Stage::stuck;
       return;
     }
