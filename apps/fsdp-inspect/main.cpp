@@ -73,6 +73,9 @@ OptionTable inspect_option_table(Command& o) {
 
 using Cells = std::vector<std::string>;
 
+/// Returns true if several ranks wrote each file: parts() then has the numbers of files.
+bool shares_files(const CheckpointReader& reader) { return reader.header().ranks != reader.header().world_size; }
+
 std::vector<int> ranks_that_hold(const CheckpointReader& reader, const std::string& name) {
   std::vector<int> ranks;
   for (const auto& [range, rank] : reader.parts().of(name)) ranks.push_back(rank);
@@ -200,8 +203,9 @@ int show_tensor(const TensorSource& source, const CheckpointReader* reader, cons
   }
   if (reader) {
     for (const auto& [range, rank] : reader->parts().of(name)) {
-      holders += format("rank {}: elements {} to {}\n", rank, range.begin, range.end);
-      json["holders"].push_back({{"rank", rank}, {"begin", range.begin}, {"end", range.end}});
+      const char* const holder = shares_files(*reader) ? "file" : "rank";
+      holders += format("{} {}: elements {} to {}\n", holder, rank, range.begin, range.end);
+      json["holders"].push_back({{holder, rank}, {"begin", range.begin}, {"end", range.end}});
     }
   }
   print_raw(stdout, command.json ? json_text(json) + "\n" : lay_out(rows, 2) + holders);
@@ -210,7 +214,11 @@ int show_tensor(const TensorSource& source, const CheckpointReader* reader, cons
 
 int show_all(const TensorSource& source, const CheckpointReader* reader, const Command& command) {
   nlohmann::json json = {{"description", source.description()}, {"config", source.model().to_json()}};
-  std::vector<Cells> rows = {{"tensor", "shape", "mean", "norm", "min", "max", "", reader ? "ranks" : ""}};
+  const bool is_shared = reader && shares_files(*reader);
+  std::vector<Cells> rows = {{"tensor", "shape", "mean", "norm", "min", "max", "",
+                              is_shared ? "files"
+                              : reader  ? "ranks"
+                                        : ""}};
   std::size_t elements = 0, non_finite = 0, wrong = 0, all = 0;
   double squares = 0;
   for (const std::string& name : source.names()) all += numel(source.shape(name));
@@ -226,7 +234,7 @@ int show_all(const TensorSource& source, const CheckpointReader* reader, const C
     entry["name"] = name, entry["shape"] = shape;
     Cells row = one.row({excerpt(name), to_string(shape)});
     const std::vector<int> ranks = reader ? ranks_that_hold(*reader, name) : std::vector<int>();
-    if (reader) entry["ranks"] = ranks;
+    if (reader) entry[is_shared ? "files" : "ranks"] = ranks;
     row.push_back(ranks_text(ranks));
     rows.push_back(std::move(row));
     json["tensors"].push_back(std::move(entry));
@@ -236,7 +244,8 @@ int show_all(const TensorSource& source, const CheckpointReader* reader, const C
   json["states"] = source.states();
   if (reader) {
     const CheckpointHeader& h = reader->header();
-    json["update"] = h.progress.update, json["tokens"] = h.progress.tokens, json["world_size"] = h.world_size;
+    json["update"] = h.progress.update, json["tokens"] = h.progress.tokens, json["world_size"] = h.ranks;
+    if (is_shared) json["files"] = h.world_size;
     json["strategy"] = h.strategy, json["optimizer"] = h.optimizer;
     json["version"] = h.version;
     if (h.base) json["base_model"] = {{"path", h.base->path}, {"xxh3", checksum_text(h.base->sum)}};

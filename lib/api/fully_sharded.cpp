@@ -511,8 +511,10 @@ SaveOptions kept_steps(const std::filesystem::path& folder, const CheckpointOpti
   const auto unless_zero = [](std::size_t n) { return n > 0 ? std::optional(format("{}", n)) : std::nullopt; };
   TrainOptions options;
   OptionTable table = train_option_table(options, 1);
-  set_fields(table,
-             {{"keep-last", "keep_last", unless_zero(o.keep_last)}, {"keep-every", "keep_every", unless_zero(o.keep_every)}});
+  set_fields(table, {{"keep-last", "keep_last", unless_zero(o.keep_last)},
+                     {"keep-every", "keep_every", unless_zero(o.keep_every)},
+                     {"files-per-checkpoint", "files_per_checkpoint",
+                      o.files_per_checkpoint.empty() ? std::nullopt : std::optional(o.files_per_checkpoint)}});
   options.save.keep_best = "loss";
   options.save.folder = folder;
   return options.save;
@@ -520,7 +522,8 @@ SaveOptions kept_steps(const std::filesystem::path& folder, const CheckpointOpti
 
 /// One line for each option.
 std::string text_of_saved(const CheckpointOptions& o) {
-  std::string text = format("keep_last {}\nkeep_every {}\n", o.keep_last, o.keep_every);
+  std::string text =
+      format("keep_last {}\nkeep_every {}\nfiles_per_checkpoint {}\n", o.keep_last, o.keep_every, o.files_per_checkpoint);
   text += o.validation_loss ? format("validation_loss {}\n", *o.validation_loss) : "no validation_loss\n";
   for (const auto& [name, bytes] : o.data)
     text += format("data '{}' of {} bytes with checksum {}\n", name, bytes.size(),
@@ -1306,12 +1309,13 @@ std::filesystem::path FullyShardedDataParallel::save(const std::filesystem::path
     p.engine.saver().finish();
     require_same_lines(p.world, text_of_saved(options), "save different things",
                        "a checkpoint has one copy of them for any number of ranks");
-    const SaveOptions kept = agree(p.world, [&] {
+    SaveOptions kept = agree(p.world, [&] {
       check(options.data);
       if (options.validation_loss && std::isinf(*options.validation_loss) && *options.validation_loss < 0)
         throw UserError("validation_loss is -inf (it would be the smallest loss for ever); give a finite loss, or none");
       return kept_steps(folder, options);
     });
+    count_files(kept, p.world, *p.job->rank.node);
     if (!p.engine.saver().is_saved(kept, p.engine.progress().update)) {
       std::optional<Validations>& validations = p.engine.progress().validations;
       if (p.engine.saver().has_failed()) validations = p.validations_before;  // that step does not exist

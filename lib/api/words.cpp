@@ -48,6 +48,7 @@ constexpr std::pair<std::string_view, std::string_view> words[] = {
     {"number of heads", "heads()"},
     {"vocabulary size", "vocabulary()"},
     {"save folder", "folder"},
+    {"with a file per rank", "without files_per_checkpoint"},
     {"break mode", "break_mode"},
     {"long rows", "long_rows"},
     {"end of document", "eos_token_id"},

@@ -232,10 +232,12 @@ Option& OptionTable::size(std::string name, std::string argument, std::size_t& f
   return finish(option);
 }
 
-Option& OptionTable::duration(std::string name, std::string argument, double& field_s, std::string help,
-                              std::string needs_unit) {
-  Option& option = add(std::move(name), std::move(argument), std::move(help), "a time, such as 90s, 30min or 2h");
-  option.set_ = [&field_s, needs_unit = std::move(needs_unit)](const std::string& text) {
+Option& OptionTable::duration(std::string name, std::string argument, double& field_s, std::string help, std::string needs_unit,
+                              bool* automatic) {
+  Option& option = add(std::move(name), std::move(argument), std::move(help),
+                       automatic ? "a time, such as 90s, 30min or 2h, or auto" : "a time, such as 90s, 30min or 2h");
+  option.set_ = [&field_s, needs_unit = std::move(needs_unit), automatic](const std::string& text) {
+    if (automatic && (*automatic = text == "auto")) return;
     const bool plain = text.find_first_not_of("0123456789.") == std::string::npos;
     if (!needs_unit.empty() && plain && text.find_first_not_of("0.") != std::string::npos) throw UserError(needs_unit);
     try {
@@ -244,7 +246,7 @@ Option& OptionTable::duration(std::string name, std::string argument, double& fi
       throw UserError("not a time");
     }
   };
-  option.print_ = [&field_s] { return format("{}s", field_s); };
+  option.print_ = [&field_s, automatic] { return automatic && *automatic ? std::string("auto") : format("{}s", field_s); };
   return finish(option);
 }
 

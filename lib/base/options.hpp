@@ -128,8 +128,9 @@ class OptionTable {
   Option& pair(std::string name, std::string argument, double& first, double& second, std::string help,
                std::string accepts = "", std::function<bool(double)> ok = nullptr);
   /// Seconds, from "90s", "30min", "2h", or a plain number. If `needs_unit` is not empty, a plain number other than 0 is
-  /// refused, with `needs_unit` as the reason.
-  Option& duration(std::string name, std::string argument, double& field_s, std::string help, std::string needs_unit = "");
+  /// refused, with `needs_unit` as the reason. If `automatic` is not null, the option also accepts "auto", which sets it.
+  Option& duration(std::string name, std::string argument, double& field_s, std::string help, std::string needs_unit = "",
+                   bool* automatic = nullptr);
   Option& text(std::string name, std::string argument, std::string& field, std::string help);
   Option& path(std::string name, std::string argument, std::filesystem::path& field, std::string help);
   /// A list: comma-separated after the option's name, or one item per positional argument.

@@ -1,5 +1,5 @@
-// Sharded checkpoints. A checkpoint is a folder ("step folder") with one HDF5 file per rank, an index file with a virtual
-// dataset for every whole parameter, and a marker file that is written last. Step folders are in a "save folder".
+// Sharded checkpoints. A checkpoint is a folder ("step folder") with one HDF5 file per rank (or fewer), an index file with a
+// virtual dataset for every whole parameter, and a marker file that is written last. Step folders are in a "save folder".
 // docs/checkpoint-format.md describes the format.
 #pragma once
 
@@ -83,7 +83,8 @@ struct CheckpointHeader {
   StoredModel model;
   Progress progress;
   std::string strategy;         // the name of the sharding strategy, such as "full"
-  int world_size = 1;           // the number of ranks that wrote the checkpoint; their files together hold each element once
+  int world_size = 1;           // the number of ranks whose files together hold each element once
+  int ranks = 1;                // in a header that was read: the number of ranks that wrote these files
   int shards = 1;               // the size of the shard axis: the number of ranks that share a sharded unit
   std::vector<UnitSpec> units;  // the FSDP units; with `shards` and `world_size` they determine the layout
   std::string optimizer;        // a name in optimizers(), such as "adamw"
@@ -113,28 +114,30 @@ struct CheckpointHeader {
 /// temporary folder is gone; earlier checkpoints are unchanged. Parameters that are not finite are also an error. Throws
 /// UserError if the step exists and is complete; an incomplete step is replaced. Removes temporary folders that earlier runs
 /// left. A rank's index on the shard axis is rank modulo header.shards; each replica of a shard writes a part of the shard. The
-/// first of `states` must be parameters_state. Returns the step folder.
+/// first of `states` must be parameters_state. If `files` is less than the number of ranks (0: all of them), several ranks
+/// write each file together (shared_files.hpp), without compression. Returns the step folder.
 std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, const CheckpointHeader& header,
                                       const Layout& layout, std::span<const ShardState> states, Communicator& world,
-                                      h5::Compression compression = h5::Compression::none);
+                                      h5::Compression compression = h5::Compression::none, int files = 0);
 
 /// A save that runs in the background while the caller computes. save_checkpoint() begins a save and waits for it.
 class CheckpointSave {
  public:
   enum class Stage {
     working,
-    done,  // this rank's file is on disk; on rank 0 also: the checkpoint is complete
+    done,  // what this rank writes is on disk; on rank 0 also: the checkpoint is complete
     stuck  // the save failed, or only finish() can complete the save
   };
   /// Begins a save as in save_checkpoint(). The data that this rank writes is copied into `snapshot`, whose size is
   /// snapshot_bytes(), and a thread writes it from there; `snapshot`, `layout` and `world` must outlive this object. Rank 0's
-  /// thread completes the checkpoint as soon as the files of all ranks are on disk. Each rank reports its finished file to rank
-  /// 0 by a small file (a note), because the threads may not use MPI. Without a snapshot, finish() does all the work.
+  /// thread completes the checkpoint as soon as the files of all ranks are on disk. The rank that seals a file reports that to
+  /// rank 0 by a small file (a note), because the threads may not use MPI. Without a snapshot, finish() does all the work.
   /// `may_complete`, if given, is called by rank 0's thread before the checkpoint is completed or the files of a failed save
   /// are removed; if it throws, the save fails. Collective over world; all ranks throw the same CollectiveError.
   CheckpointSave(const std::filesystem::path& save_dir, const CheckpointHeader& header, const Layout& layout,
                  std::span<const ShardState> states, Communicator& world, std::span<std::byte> snapshot = {},
-                 h5::Compression compression = h5::Compression::none, std::function<void()> may_complete = nullptr);
+                 h5::Compression compression = h5::Compression::none, std::function<void()> may_complete = nullptr,
+                 int files = 0);
   CheckpointSave(const CheckpointSave&) = delete;
   /// Waits for this rank's thread. The folder of an incomplete checkpoint remains until the next save removes that folder.
   ~CheckpointSave();
@@ -161,6 +164,9 @@ class CheckpointSave {
 /// The size of the snapshot of a rank, in bytes. Optimizer states with one element per parameter element have type
 /// `state_type`. `with_average`: the parameters have a moving average.
 std::size_t snapshot_bytes(const Layout& layout, DType state_type, int rank, int world_size, bool with_average = false);
+
+/// The size of all tensors of a checkpoint, in bytes. Its files have a little more.
+std::size_t step_bytes(const Layout& layout, bool with_average = false);
 
 /// Long operations call this function regularly with the bytes done and the total.
 using ByteProgress = std::function<void(std::size_t, std::size_t)>;

@@ -73,8 +73,9 @@ class ShardedCheckpoint final : public CheckpointReader {
   }
   std::size_t bytes_read() const override { return bytes_read_; }
   std::string description() const override {
-    const int ranks = index_.header.world_size;
-    return format("checkpoint {} ({})", folder_.string(), plural(ranks, "rank"));
+    const int ranks = index_.header.ranks, files = index_.header.world_size;
+    return format("checkpoint {} ({}{})", folder_.string(), plural(ranks, "rank"),
+                  files == ranks ? "" : format(" in {}", plural(files, "file")));
   }
 
   bool was_trained(const std::string& name) const override { return find(name).unit.trainable; }

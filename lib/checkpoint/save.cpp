@@ -25,6 +25,7 @@
 #include "base/narrow.hpp"
 #include "base/timer.hpp"
 #include "checkpoint/checkpoint.hpp"
+#include "checkpoint/shared_files.hpp"
 #include "checkpoint/stored.hpp"
 #include "comm/agree.hpp"
 #include "files/input_file.hpp"
@@ -124,6 +125,8 @@ void each_slice(const ShardState& state, const Layout& layout, int rank, int wor
 /// The part of one parameter's state that this rank writes, and the memory that holds it.
 struct Piece {
   std::size_t tensor;  // the tensor's index: (index of the state) * (number of parameters) + (index of the parameter)
+  std::size_t parameter;
+  Extent extent;
   std::string dataset;
   Shape shape;  // of the whole tensor
   Range range;
@@ -143,8 +146,9 @@ std::vector<Piece> pieces_of(std::span<const ShardState> states, const std::vect
       const ShardState& state = states[s];
       const Parameter& parameter = parameters[slice.parameter];
       const DType type = state.types[slice.unit];
-      pieces.push_back({s * parameters.size() + slice.parameter, stored::slice_name(state.name, parameter.name),
-                        stored::state_shape(parameter.shape, state.extent), slice.range, type,
+      pieces.push_back({s * parameters.size() + slice.parameter, slice.parameter, state.extent,
+                        stored::slice_name(state.name, parameter.name), stored::state_shape(parameter.shape, state.extent),
+                        slice.range, type,
                         state.units[slice.unit].part(slice.offset * size_of(type), slice.range.size() * size_of(type))});
     });
   return pieces;
@@ -182,29 +186,34 @@ void each_part(const Piece& piece, const F& f) {
   });
 }
 
-/// Writes this rank's file. Adds the sum of squares of each piece to the entry of its tensor in `squares`.
-FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, std::uint64_t save_id, int rank,
-                        const std::vector<Piece>& pieces, h5::Compression compression,
-                        std::vector<kernels::ExactSum>& squares) {
-  if (kind_of(path.parent_path()) != PathKind::folder)
+void require_folder(const fs::path& folder) {
+  if (kind_of(folder) != PathKind::folder)
     throw UserError(
         format("{} does not exist on this rank's node (rank 0 has just made it); choose a `save folder` on a file system that "
                "all nodes share",
-               path.parent_path().string()));
-  h5::File file = h5::File::create(path);
+               folder.string()));
+}
+
+void write_rank_attributes(h5::File& file, const stored::Index& index, int rank) {
   file.write_text("format", stored::rank_kind);
   file.write_integer("format_version", stored::version);
-  file.write_integer("save_id", save_id);
-  file.write_integer("update", header.progress.update);
+  file.write_integer("save_id", index.save_id);
+  file.write_integer("update", index.header.progress.update);
   file.write_integer("rank", static_cast<std::uint64_t>(rank));
-  file.write_integer("world_size", static_cast<std::uint64_t>(header.world_size));
+  file.write_integer("world_size", static_cast<std::uint64_t>(index.header.world_size));
+}
+
+/// Writes this rank's file. Adds the sum of squares of each piece to the entry of its tensor in `squares`.
+FileSum write_rank_file(const fs::path& path, const stored::Index& index, int rank, const std::vector<Piece>& pieces,
+                        h5::Compression compression, std::vector<kernels::ExactSum>& squares) {
+  require_folder(path.parent_path());
+  h5::File file = h5::File::create(path);
+  write_rank_attributes(file, index, rank);
   const auto stream = make_host_stream();
   std::vector<h5::KnownPart> known;
   for (const Piece& piece : pieces) {
     h5::Dataset dataset = file.create_dataset(piece.dataset, {piece.numel()}, compression);
-    dataset.write_integers("shape", std::vector<std::uint64_t>(piece.shape.begin(), piece.shape.end()));
-    dataset.write_integer("begin", piece.range.begin);
-    dataset.write_integer("end", piece.range.end);
+    stored::write_slice_attributes(dataset, piece.shape, piece.range);
     RunningSum sum;
     each_part(piece, [&](Range part, const float* values) {
       kernels::add_squares(*stream, squares[piece.tensor], values, part.size());
@@ -218,6 +227,22 @@ FileSum write_rank_file(const fs::path& path, const CheckpointHeader& header, st
       known.push_back({{piece.dataset, offset, stored_bytes, sum.value()}, data});
   }
   return file.seal(std::move(known));
+}
+
+/// Writes this rank's elements into the files that it shares with other ranks.
+void write_to_shared_files(const fs::path& folder, const SharedFiles& files, std::uint64_t save_id, int rank,
+                           const std::vector<Piece>& pieces) {
+  SharedFileWriter writer(folder, files, save_id, rank);
+  try {
+    for (const Piece& piece : pieces) {
+      writer.begin(piece.dataset, piece.parameter, piece.extent, piece.range);
+      each_part(piece, [&](Range part, const float* values) { writer.add(part, values); });
+    }
+    writer.finish();
+  } catch (const CallError&) {
+    require_folder(folder);  // asked only now: each question goes to the metadata server
+    throw;
+  }
 }
 
 FileSum write_index(const fs::path& path, const stored::Index& index, const std::vector<Parameter>& parameters,
@@ -333,6 +358,20 @@ std::size_t snapshot_bytes(const Layout& layout, DType state_type, int rank, int
   return std::max(bytes, piece_alignment);  // a rank that writes nothing saves in the background, too, as all others do
 }
 
+std::size_t step_bytes(const Layout& layout, bool with_average) {
+  std::size_t elements = 0;
+  for (std::size_t u = 0; u < layout.units().size(); ++u) {
+    const Unit& unit = layout.units()[u];
+    if (!unit.saved) continue;
+    elements += unit.numel;
+    if (with_average && unit.is_averaged()) elements += unit.numel;
+    if (unit.trainable)
+      for (const StateInfo& state : unit.rule->states)
+        elements += state.extent == Extent::element ? unit.numel : layout.state_numel(u, state.extent);
+  }
+  return elements * sizeof(float);
+}
+
 struct CheckpointSave::Job {
   Names names;
   stored::Index index;
@@ -344,7 +383,7 @@ struct CheckpointSave::Job {
   std::vector<kernels::ExactSum> squares = {};  // the sum of each tensor: at first over this rank's pieces, later over all
   std::vector<Piece> pieces = {};               // of this rank
   std::uint64_t all_bytes = 0;                  // the size of all tensors
-  FileSum sum = {};                             // of this rank's file, after it has been written
+  FileSum sum = {};                             // of the file that this rank seals, after that
   FileSum index_sum = {};                       // of the index file, on rank 0
   Timer since_began = {};
   std::atomic<std::uint64_t> file_bytes = 0;  // on rank 0, set before took_s
@@ -352,24 +391,57 @@ struct CheckpointSave::Job {
   std::atomic<Stage> stage = Stage::working;
   std::mutex mutex = {};
   std::condition_variable changed = {};
-  bool finishing = false;  // set by finish(), which uses MPI instead of notes: rank 0's thread stops waiting for notes
+  bool finishing = false;  // set by finish(), which uses MPI instead of notes: threads stop waiting for other ranks
+  std::optional<SharedFiles> shared = {};       // if several ranks write each file
+  std::optional<SharedFileSealer> sealer = {};  // on the first rank of a shared file, until it has sealed the file
 
-  fs::path note_of(int rank) const { return names.temporary_folder / stored::note_name(rank, world.size()); }
+  int files() const { return index.header.world_size; }
+  /// The rank that seals a file: the file's own, or the first of those that share it.
+  int rank_of(int file) const {
+    return narrow<int>(
+        share(static_cast<std::size_t>(world.size()), static_cast<std::size_t>(files()), static_cast<std::size_t>(file)).begin);
+  }
+  /// The file that this rank seals, if any.
+  std::optional<int> own_file() const {
+    for (int file = 0; file < files(); ++file)
+      if (rank_of(file) == world.rank()) return file;
+    return std::nullopt;
+  }
+  fs::path path_of(int file) const { return names.temporary_folder / stored::rank_file_name(file, files()); }
+  fs::path note_of(int file) const { return names.temporary_folder / stored::note_name(file, files()); }
 
-  /// The work of a rank's thread. Rank 0's thread completes the checkpoint as soon as the notes of all other ranks exist,
+  /// Waits until is_there() is true. Returns false if finish() was called meanwhile.
+  template <class IsThere>
+  bool await(const IsThere& is_there) {
+    for (auto pause = std::chrono::milliseconds(1); !is_there(); pause = std::min(2 * pause, std::chrono::milliseconds(250))) {
+      std::unique_lock lock(mutex);
+      if (changed.wait_for(lock, pause, [&] { return finishing; })) return false;
+    }
+    return true;
+  }
+  /// The work of a rank's thread. Rank 0's thread completes the checkpoint as soon as the notes of all other files exist,
   /// because finish(), which needs no notes, may be called much later.
   void write_and_complete() {
     write();
+    const std::optional<int> file = own_file();
+    if (!file) return;
+    bool is_written = true;
+    try {
+      is_written = !sealer || await([&] { return sealer->is_written(); });
+    } catch (const std::exception&) {
+      is_written = false;
+    }
+    if (!is_written) {  // finish() seals the file
+      stage = Stage::stuck;
+      return;
+    }
+    seal();
     std::vector<FileSum> sums = {sum};
     try {
-      if (world.rank() != 0) return write_note(note_of(world.rank()), index.save_id, sum, squares);
+      if (*file != 0) return write_note(note_of(*file), index.save_id, sum, squares);
       auto all = squares;
-      for (int rank = 1; rank < world.size(); ++rank)
-        for (auto pause = std::chrono::milliseconds(1); !read_note(note_of(rank), index.save_id, sums, all);
-             pause = std::min(2 * pause, std::chrono::milliseconds(250))) {
-          std::unique_lock lock(mutex);
-          if (changed.wait_for(lock, pause, [&] { return finishing; })) return;
-        }
+      for (int other = 1; other < files(); ++other)
+        if (!await([&] { return read_note(note_of(other), index.save_id, sums, all); })) return;
       squares = std::move(all);
     } catch (const std::exception&) {  // finish() completes the save: it exchanges the same data by MPI
       stage = Stage::stuck;
@@ -378,18 +450,41 @@ struct CheckpointSave::Job {
     require_permission();
     complete_step(sums);
   }
-  /// Writes this rank's files. Rank 0 also writes the index, which contains no tensor data, so that it need not wait for other
-  /// ranks.
+  /// Makes the file that this rank seals, if several ranks write into it.
+  void create_shared() {
+    const std::optional<int> file = own_file();
+    if (!file) return;
+    require_folder(names.temporary_folder);
+    writing(path_of(*file), all_bytes, [&] {
+      create_shared_file(names.temporary_folder, *shared, *file,
+                         [&](h5::File& made) { write_rank_attributes(made, index, *file); });
+    });
+  }
+  /// Seals the shared file of this rank, if there is one that is not sealed yet. All ranks must have written to it.
+  void seal() {
+    if (!sealer) return;
+    const fs::path path = path_of(*own_file());
+    sum = writing(path, std::filesystem::file_size(path), [&] { return sealer->seal(squares); });
+    sealer.reset();
+  }
+  /// Writes what this rank writes. Rank 0 also writes the index, which contains no tensor data, so that it need not wait for
+  /// other ranks.
   void write() {
     const int rank = world.rank();
-    const fs::path path = names.temporary_folder / stored::rank_file_name(rank, world.size());
     std::uint64_t bytes = 0;
     for (const Piece& piece : pieces) bytes += piece.numel() * sizeof(float);
-    sum = writing(path, bytes,
-                  [&] { return write_rank_file(path, index.header, index.save_id, rank, pieces, compression, squares); });
+    if (shared) {
+      if (const auto file = own_file()) sealer.emplace(names.temporary_folder, *shared, *file, index.save_id);
+      writing(names.temporary_folder, bytes,
+              [&] { write_to_shared_files(names.temporary_folder, *shared, index.save_id, rank, pieces); });
+    } else {
+      sum = writing(path_of(rank), bytes,
+                    [&] { return write_rank_file(path_of(rank), index, rank, pieces, compression, squares); });
+    }
     if (rank != 0) return;
     const fs::path index_path = names.temporary_folder / stored::index_name;
-    index_sum = writing(index_path, all_bytes, [&] { return write_index(index_path, index, parameters, layout); });
+    index_sum = writing(index_path, all_bytes,
+                        [&] { return write_index(index_path, index, parameters, shared ? shared->layout() : layout); });
     if (!index.header.tokenizer_files) return;
     writing(names.temporary_folder, all_bytes, [&] {
       for (const TokenizerFile& file : *index.header.tokenizer_files) {
@@ -433,8 +528,8 @@ struct CheckpointSave::Job {
   void complete_step(const std::vector<FileSum>& sums) {
     require_finite();
     writing(names.final_folder, all_bytes, [&] {
-      for (int rank = 1; rank < world.size(); ++rank)
-        check_errno(::unlink(note_of(rank).c_str()) == 0 || errno == ENOENT, "remove " + note_of(rank).string());
+      for (int file = 1; file < files(); ++file)
+        check_errno(::unlink(note_of(file).c_str()) == 0 || errno == ENOENT, "remove " + note_of(file).string());
       complete(names, index, sums, index_sum, norms());
     });
     std::uint64_t bytes = index_sum.bytes;
@@ -472,7 +567,7 @@ struct CheckpointSave::Job {
 
 CheckpointSave::CheckpointSave(const std::filesystem::path& save_dir, const CheckpointHeader& header, const Layout& layout,
                                std::span<const ShardState> states, Communicator& world, std::span<std::byte> snapshot,
-                               h5::Compression compression, std::function<void()> may_complete) {
+                               h5::Compression compression, std::function<void()> may_complete, int files) {
   const int rank = world.rank(), world_size = world.size();
   const auto same = [](const UnitSpec& a, const UnitSpec& b) { return a == b; };
   expect(header.world_size == world_size && header.shards == layout.shards() && world_size % header.shards == 0 &&
@@ -498,6 +593,14 @@ CheckpointSave::CheckpointSave(const std::filesystem::path& save_dir, const Chec
                      compression,
                      std::move(may_complete)});
   job_->squares.resize(states.size() * job_->parameters.size());
+  job_->index.header.ranks = world_size;
+  if (files > 0 && files < world_size) {
+    expect(compression == h5::Compression::none, "the offsets of compressed elements are not known beforehand");
+    std::vector<SharedFiles::State> stored_states;
+    for (const ShardState& state : states) stored_states.push_back({state.name, state.extent});
+    job_->shared.emplace(job_->parameters, layout, world_size, files, std::move(stored_states));
+    job_->index.header.world_size = job_->index.header.shards = files;
+  }
   for (const ShardState& state : states) {
     job_->index.states.push_back(state.name);
     for (std::size_t u = 0; u < layout.units().size(); ++u)
@@ -521,6 +624,7 @@ CheckpointSave::CheckpointSave(const std::filesystem::path& save_dir, const Chec
       job_->pieces = copied(std::move(job_->pieces), snapshot);
       writer_ = std::make_unique<Worker>("fsdp-save");
     });
+    if (job_->shared) agree(world, [&] { job_->create_shared(); });
   } catch (const std::exception&) {
     job_->remove_temporary_folder();
     throw;
@@ -567,15 +671,18 @@ std::filesystem::path CheckpointSave::finish() {
       if (job_->took_s < 0) job_->require_permission();
     });
     if (job_->share_took(); job_->took_s >= 0) return folder();
+    if (job_->shared) agree(world, [&] { job_->seal(); });
     const std::vector<std::int64_t> sums =
         world.gather(std::array{static_cast<std::int64_t>(job_->sum.bytes), static_cast<std::int64_t>(job_->sum.checksum)});
     auto& squares = job_->squares;
     world.sum(std::span(reinterpret_cast<std::int64_t*>(squares.data()), squares.size() * kernels::ExactSum::words));
     agree(world, [&] {
       if (world.rank() != 0) return;
-      std::vector<FileSum> all(static_cast<std::size_t>(world.size()));
-      for (std::size_t r = 0; r < all.size(); ++r)
-        all[r] = {static_cast<std::uint64_t>(sums[2 * r]), static_cast<std::uint64_t>(sums[2 * r + 1])};
+      std::vector<FileSum> all;
+      for (int file = 0; file < job_->files(); ++file) {
+        const auto rank = static_cast<std::size_t>(job_->rank_of(file));
+        all.push_back({static_cast<std::uint64_t>(sums[2 * rank]), static_cast<std::uint64_t>(sums[2 * rank + 1])});
+      }
       job_->complete_step(all);
     });
     job_->share_took();
@@ -588,8 +695,8 @@ std::filesystem::path CheckpointSave::finish() {
 
 std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir, const CheckpointHeader& header,
                                       const Layout& layout, std::span<const ShardState> states, Communicator& world,
-                                      h5::Compression compression) {
-  return CheckpointSave(save_dir, header, layout, states, world, {}, compression).finish();
+                                      h5::Compression compression, int files) {
+  return CheckpointSave(save_dir, header, layout, states, world, {}, compression, nullptr, files).finish();
 }
 
 }  // namespace fsdp

@@ -99,6 +99,12 @@ Shape state_shape(const Shape& parameter, Extent extent) {
   return shape;
 }
 
+void write_slice_attributes(h5::Node& dataset, const Shape& shape, Range range) {
+  dataset.write_integers("shape", std::vector<std::uint64_t>(shape.begin(), shape.end()));
+  dataset.write_integer("begin", range.begin);
+  dataset.write_integer("end", range.end);
+}
+
 namespace {
 
 json units_to_json(const std::vector<UnitSpec>& units) {
@@ -335,6 +341,7 @@ void write_index_attributes(h5::Node& node, const Index& index) {
   node.write_text("strategy", header.strategy);
   node.write_integer("world_size", static_cast<std::uint64_t>(header.world_size));
   node.write_integer("shards", static_cast<std::uint64_t>(header.shards));
+  if (header.ranks != header.world_size) node.write_integer("ranks", static_cast<std::uint64_t>(header.ranks));
   node.write_text("units", json_text(units_to_json(header.units)));
   node.write_integer("flat_alignment", flat_alignment);
   node.write_text("optimizer", header.optimizer);
@@ -367,6 +374,8 @@ Index read_index_attributes(const h5::Node& node, const std::string& name) {
         format("{} describes an impossible layout ({} ranks, {} shards); use another checkpoint", name, world_size, shards));
   header.world_size = static_cast<int>(world_size);
   header.shards = static_cast<int>(shards);
+  const std::uint64_t ranks = node.has_attribute("ranks") ? node.read_integer("ranks") : world_size;
+  header.ranks = static_cast<int>(std::min<std::uint64_t>(ranks, std::numeric_limits<int>::max()));
   header.optimizer = node.read_text("optimizer");
   header.options_json = node.read_text("options");
   if (node.has_attribute("arithmetic")) header.arithmetic = node.read_text("arithmetic");

@@ -53,6 +53,9 @@ std::optional<Extent> extent_of(const UnitSpec& unit, const std::string& state);
 /// The shape of a parameter's state, as in PyTorch: [rows, 1] for the extent `row`, and [1, columns] for `column`.
 Shape state_shape(const Shape& parameter, Extent extent);
 
+/// Writes the attributes of a dataset in a rank file: the shape of the whole tensor, and the range of its elements.
+void write_slice_attributes(h5::Node& dataset, const Shape& shape, Range range);
+
 struct Index {
   CheckpointHeader header;
   std::vector<std::string> states;

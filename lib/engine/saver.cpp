@@ -2,17 +2,25 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <exception>
 #include <thread>
 #include <utility>
 
 #include "base/format.hpp"
+#include "base/narrow.hpp"
 #include "checkpoint/save_folder.hpp"
 #include "checkpoint/stored.hpp"
 #include "comm/agree.hpp"
 #include "files/input_file.hpp"
 
 namespace fsdp {
+
+void count_files(SaveOptions& options, Communicator& world, Communicator& node) {
+  if (options.files_per_checkpoint == "node") options.files = narrow<int>(world.sum(std::int64_t{node.rank() == 0}));
+}
+
+double optimal_interval_s(double cost_s, double mtbf_s) { return std::min(std::sqrt(2 * cost_s * mtbf_s), mtbf_s); }
 
 Saver::Saver(Communicator& world, SaveListener listener, double patience_s)
     : world_(world), listener_(std::move(listener)), patience_s_(patience_s), exceptions_(std::uncaught_exceptions()) {}
@@ -43,7 +51,7 @@ std::filesystem::path Saver::save(const SaveOptions& options, const CheckpointHe
     if (listener_.may_begin) agree(world_, listener_.may_begin);
     const std::span<std::byte> snapshot = wait ? std::span<std::byte>() : std::span(snapshot_.data(), snapshot_.bytes());
     save_ = std::make_unique<CheckpointSave>(options.folder, header, layout, states, world_, snapshot, options.compression,
-                                             listener_.may_complete);
+                                             listener_.may_complete, options.files);
     step_ = save_->folder(), update_ = update;
     has_failed_ = announced_ = false;
     stall_s_ = since_began_.seconds();
@@ -66,7 +74,18 @@ void Saver::announce() {
                      .folder = save_->folder(),
                      .bytes = save_->file_bytes(),
                      .ms = last_duration_s_ * 1e3,
-                     .stall_ms = stall_s_ * 1e3});
+                     .stall_ms = stall_s_ * 1e3,
+                     .interval_s = kept_.interval_auto ? interval_s(kept_) : 0});
+}
+
+double Saver::interval_s(const SaveOptions& options) const {
+  if (!options.interval_auto) return options.interval_s;
+  const double duration_s = last_duration_s_;
+  if (duration_s < 0) return 0;
+  // A save in the background takes cores, memory and the file system, which others share, for a tenth of the time at most,
+  // unless failures are so frequent that even saves for which training waits would be due earlier.
+  const double least_s = std::max(std::min(10 * duration_s, optimal_interval_s(duration_s, options.mtbf_s)), duration_s);
+  return std::max(optimal_interval_s(stall_s_, options.mtbf_s), least_s);
 }
 
 void Saver::finish() {

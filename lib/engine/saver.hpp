@@ -23,20 +23,35 @@ struct SaveOptions {
   std::size_t interval_updates = 0;  // updates between saves; 0: no saves by the number of updates
   std::size_t interval_epochs = 0;   // passes over the data between saves; 0: no saves by passes
   double interval_s = 0;             // seconds between saves; 0: no saves by time
+  bool interval_auto = false;        // the interval follows from the cost of a save and mtbf_s (save_interval.hpp)
+  double mtbf_s = 0;                 // mean time between failures of the job, in seconds; 0: not given
   bool training_waits = false;
   h5::Compression compression = h5::Compression::none;
-  std::string keep_best;  // the metric of validations that chooses the best step, "loss"; empty: no step is the best
+  std::string files_per_checkpoint;  // a number, or "node"; empty: a file for each rank
+  int files = 0;                     // that number, once it is known; 0: a file for each rank
+  std::string keep_best;             // the metric of validations that chooses the best step, "loss"; empty: no step is the best
   std::size_t keep_last = 0, keep_every = 0;  // kept: the newest keep_last steps (0: all), every keep_every-th update (0: none)
   /// Returns true if saves are asynchronous. An asynchronous save needs a snapshot in memory, which is worth the memory only
   /// for saves at intervals.
-  bool meanwhile() const { return !training_waits && (interval_updates > 0 || interval_epochs > 0 || interval_s > 0); }
+  bool meanwhile() const {
+    return !training_waits && (interval_updates > 0 || interval_epochs > 0 || interval_s > 0 || interval_auto);
+  }
 };
+
+/// Sets options.files if there is to be one for each node. `node` has the ranks of this node. Collective over world.
+void count_files(SaveOptions& options, Communicator& world, Communicator& node);
+
+/// The time between saves that loses least, of training and of work since the last save: sqrt(2 cost_s mtbf_s), if a save stops
+/// training for cost_s and failures are mtbf_s apart on average (Young, "A first order approximation to the optimum checkpoint
+/// interval", CACM 1974; Daly's later terms, FGCS 2006, are below 1 % while cost_s < mtbf_s / 2500). At most mtbf_s.
+double optimal_interval_s(double cost_s, double mtbf_s);
 
 struct SaveMetrics {
   std::uint64_t step = 0;
   std::filesystem::path folder;
   std::uint64_t bytes = 0;      // of the ranks' files and the index
   double ms = 0, stall_ms = 0;  // duration of the save; the part of it during which training waited
+  double interval_s = 0;        // with SaveOptions::interval_auto: the time from this save to the next one
 };
 
 /// The functions that a Saver calls. Each may be empty, but then on all ranks. If one of the first two throws, the save fails.
@@ -85,6 +100,9 @@ class Saver {
   CheckpointSave::Stage stage() const { return save_ ? save_->stage() : CheckpointSave::Stage::done; }
   /// Returns true if `interval_s` has passed on this rank since the last save.
   bool is_due(double interval_s) const { return interval_s > 0 && since_save_.seconds() >= interval_s; }
+  /// The time between saves: that of `options`; with SaveOptions::interval_auto optimal_interval_s() by the last save, but not
+  /// less than ten times its duration (less if failures are frequent), and 0 before the first save is complete.
+  double interval_s(const SaveOptions& options) const;
   /// Returns true if the last save has failed.
   bool has_failed() const { return has_failed_; }
   /// The update of the last save or begin_at(); 0 before the first, and after a save that failed.
@@ -108,7 +126,7 @@ class Saver {
   std::filesystem::path step_;    // that was saved last, or is being saved; empty: none
   bool announced_ = false;
   Timer since_began_, since_save_;
-  double last_duration_s_ = -1, stall_s_ = 0;  // stall_s_: how long the caller has waited for the save under way
+  double last_duration_s_ = -1, stall_s_ = 0;  // stall_s_: how long the caller has waited for the last save
   std::unique_ptr<CheckpointSave> save_;
 };
 

@@ -37,9 +37,9 @@ std::span<const std::string_view> options_that_keep_results() {
       "attention-backend",  // a resumed run compares the library that is used
       "comm", "sum-order", "sum-staging", "collective-timeout", "comm-thread", "threads",
       // Checkpoints, and the starting point of this run.
-      "save-dir", "no-save", "save-interval-updates", "save-interval-epochs", "save-interval", "no-async-save", "compress",
-      "keep-last", "keep-every", "restore", "decay-from", "keep-best", "finetune-from", "ignore-missing", "reset-optimizer",
-      "reset-dataloader", "no-verify",
+      "save-dir", "no-save", "save-interval-updates", "save-interval-epochs", "save-interval", "mtbf", "no-async-save",
+      "compress", "files-per-checkpoint", "stripe", "keep-last", "keep-every", "restore", "decay-from", "keep-best",
+      "finetune-from", "ignore-missing", "reset-optimizer", "reset-dataloader", "no-verify",
       // Output.
       "log-interval", "log-format", "log-file", "tensorboard", "no-report", "log-group-norms", "validate-interval-updates",
       "validate-interval-epochs", "eval-on-start", "early-stopping", "sample-interval-updates", "sample-prompt", "use-ema",

@@ -14,6 +14,7 @@
 #include "checkpoint/stored.hpp"
 #include "data/open_data.hpp"
 #include "files/json.hpp"
+#include "files/lustre.hpp"
 #include "options/common_options.hpp"
 #include "options/other_programs.hpp"
 #include "plan/placement.hpp"
@@ -899,6 +900,18 @@ void add_memory_options(OptionTable& table, TrainOptions& o) {
   });
 }
 
+/// Reads the value of --files-per-checkpoint if it is a number.
+void read_files(SaveOptions& save) {
+  const std::string& text = save.files_per_checkpoint;
+  if (text.empty() || text == "node") return;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), save.files);
+  if (error != std::errc() || end != text.data() + text.size() || save.files < 1)
+    throw UserError(
+        format("--files-per-checkpoint is '{}' (expected a whole number, at least 1, or node); leave it out for a file "
+               "for each rank",
+               excerpt(text)));
+}
+
 void add_checkpoint_options(OptionTable& table, TrainOptions& o) {
   table.group("Checkpoint");
   table
@@ -915,9 +928,19 @@ void add_checkpoint_options(OptionTable& table, TrainOptions& o) {
   table.integer("save-interval-epochs", "N", o.save.interval_epochs, {0, 1e9},
                 "Save after the update in which each N-th pass over the data ends; 0: do not.");
   table
-      .duration("save-interval", "TIME", o.save.interval_s, "Save when this long has passed since the last save; 0: do not.",
-                "it has no unit, and other programs count epochs or updates, as --save-interval-updates does")
+      .duration(
+          "save-interval", "TIME", o.save.interval_s,
+          "Save when this long has passed since the last save; 0: do not. auto: first after the fifth update of each start, "
+          "then every sqrt(2 C M) (Young 1974), where C is how long the last save stopped training, and M is --mtbf.",
+          "it has no unit, and other programs count epochs or updates, as --save-interval-updates does", &o.save.interval_auto)
       .common();
+  table
+      .duration("mtbf", "TIME", o.save.mtbf_s,
+                "With --save-interval auto: the mean time between failures of the whole job, which is that of one node divided "
+                "by the "
+                "number of nodes.",
+                "it has no unit, and sites give hours or days")
+      .unset("unknown");
   table.duration("stop-before", "TIME", o.stop_before_s,
                  "In a job of Slurm, PBS, LSF or Flux: save and stop, with exit code 75, after the first update that ends less "
                  "than TIME before the end of the job, which the scheduler reports; 0: do not. TIME must be enough for an "
@@ -929,6 +952,19 @@ void add_checkpoint_options(OptionTable& table, TrainOptions& o) {
       "compress", o.save.compression, {{"none", h5::Compression::none}, {"gzip", h5::Compression::gzip}},
       "gzip: HDF5's shuffle and deflate filters, which any HDF5 tool can read. Files are about a seventh "
       "smaller, and saves are much slower: docs/performance.md.");
+  table
+      .text(
+          "files-per-checkpoint", "N|node", o.save.files_per_checkpoint,
+          "Write each checkpoint's tensors into N files, or into one for each node, which consecutive ranks share. Any number "
+          "of ranks reads any number of files. Shared files are read back once to compute their checksums.")
+      .unset("a file for each rank")
+      .sets("with a file per rank", "without --files-per-checkpoint");
+  table
+      .text(
+          "stripe", "COUNT[:SIZE]", o.stripe,
+          "If --save-dir is on Lustre: set the striping of its new files with lfs setstripe -c COUNT -S SIZE before the first "
+          "save. COUNT is the number of storage targets of a file, -1 for all; SIZE is a multiple of 64K, such as 4M.")
+      .unset("the folder's own striping");
   table.integer("keep-last", "N", o.save.keep_last, {1, 1e6}, "Remove all but the newest N steps after each save.")
       .unset("keep all")
       .common();
@@ -964,7 +1000,23 @@ void add_checkpoint_options(OptionTable& table, TrainOptions& o) {
 
   table.flag("reset-dataloader", o.reset_dataloader, "Read the data from the start, not from the checkpoint's position.");
   add_no_verify_option(table, o.no_verify);
-  table.then([&o](const OptionTable&) {
+  table.then([&o](const OptionTable& read) {
+    read_files(o.save);
+    if (!o.stripe.empty() && !parse_stripe(o.stripe))
+      throw UserError(format(
+          "--stripe is '{}' (expected COUNT or COUNT:SIZE, with a COUNT from 1, or -1 for all targets, and a SIZE that is a "
+          "multiple of 64K, such as 4M); give for example --stripe 4:4M",
+          excerpt(o.stripe)));
+    if (!o.save.files_per_checkpoint.empty() && o.save.compression != h5::Compression::none)
+      throw UserError(
+          "--files-per-checkpoint contradicts --compress gzip (ranks write into a shared file at offsets that compressed "
+          "tensors "
+          "do not have); leave out one of them");
+    if (o.save.interval_auto && o.save.mtbf_s <= 0)
+      throw UserError(
+          format("--save-interval auto needs the mean time between failures of the job ({}); give --mtbf TIME, such as 24h",
+                 read.given("mtbf") ? "--mtbf is 0" : "there is no --mtbf"));
+    require(read.given("mtbf"), "mtbf", o.save.interval_auto, "--save-interval auto");
     if (o.save.keep_every != 0 && o.save.keep_last == 0)
       throw UserError("--keep-every changes nothing (all steps are kept); give --keep-last, too, or leave it out");
   });
@@ -1144,7 +1196,7 @@ void require_complete(const TrainOptions& o) {
   if (o.max_update == 0 && o.max_epoch == 0 && !o.dry_run)
     throw UserError("no stopping point is set; give --max-update N or --max-epoch N");
   if (o.save.none && (o.save.interval_updates > 0 || o.save.interval_epochs > 0 || o.save.interval_s > 0 ||
-                      o.save.keep_last > 0 || o.save.keep_every > 0 || !o.save.keep_best.empty()))
+                      o.save.interval_auto || o.save.keep_last > 0 || o.save.keep_every > 0 || !o.save.keep_best.empty()))
     throw UserError(
         "--no-save contradicts other options for saves (it forbids all saves); leave out --no-save, or "
         "--save-interval-updates, --save-interval-epochs, --save-interval, --keep-last, --keep-every and --keep-best");

@@ -71,6 +71,7 @@ struct TrainOptions : EngineOptions {
   std::size_t max_update = 0, max_epoch = 0;  // 0: no limit; both can be 0 only with dry_run
   // checkpoints
   SaveOptions save;
+  std::string stripe;                       // of the save folder on Lustre, as --stripe gives it; empty: do not set it
   double stop_before_s = 0;                 // stop this long before the Slurm job ends; 0: do not stop early
   std::filesystem::path finetune_from;      // empty: no fine-tuning
   std::vector<std::string> ignore_missing;  // patterns of parameter names

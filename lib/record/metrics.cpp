@@ -287,14 +287,14 @@ void Metrics::sample(std::uint64_t step, const std::string& prompt, const std::s
 void Metrics::save(const SaveMetrics& m) {
   if (!active_) return;
   here_.saves_s += 1e-3 * m.stall_ms;
-  write({{"type", "save"},
-         {"step", m.step},
-         {"path", m.folder.string()},
-         {"bytes", m.bytes},
-         {"ms", m.ms},
-         {"stall_ms", m.stall_ms}});
-  bar_.line(format("saved {} in {}{}", m.folder.string(), format_duration(1e-3 * m.ms),
-                   m.stall_ms < 0.9 * m.ms ? format("; training paused {}", format_duration(1e-3 * m.stall_ms)) : ""));
+  nlohmann::json line = {{"type", "save"},   {"step", m.step}, {"path", m.folder.string()},
+                         {"bytes", m.bytes}, {"ms", m.ms},     {"stall_ms", m.stall_ms}};
+  if (m.interval_s > 0) line["interval_s"] = m.interval_s;
+  write(std::move(line));
+  bar_.line(
+      format("saved {} in {}{}{}", m.folder.string(), format_duration(1e-3 * m.ms),
+             m.stall_ms < 0.9 * m.ms ? format("; training paused {}", format_duration(1e-3 * m.stall_ms)) : "",
+             m.interval_s > 0 ? format("; --save-interval auto: the next one in {}", format_duration(m.interval_s)) : ""));
 }
 
 void Metrics::restore(std::uint64_t step, const std::string& source, double ms, std::size_t bytes_read,

@@ -55,9 +55,13 @@ AfterUpdate Agreement::after(Verdict verdict, bool is_last, const BatchSource& b
   const Requests mine = watch_.poll();
   ends_ = job_end_ && job_end_->is_near();
   wanted_ = lock_ && lock_->is_wanted();
+  // With --save-interval auto, the first save shows what a save costs. The first updates may be slower than others.
+  constexpr int updates_before_first_save = 5;
+  const bool measures_save = loop_.options.save.interval_auto && ++updates_ >= updates_before_first_save && !saver.saving() &&
+                             saver.last_duration_s() < 0;
   const Told told = {.stop = narrow<std::int64_t>(mine.stop) + ends_ + wanted_,
                      .save = narrow<std::int64_t>(mine.save),
-                     .is_due = loop_.world.rank() == 0 && saver.is_due(loop_.options.save.interval_s),
+                     .is_due = loop_.world.rank() == 0 && (saver.is_due(saver.interval_s(loop_.options.save)) || measures_save),
                      .save_stage = static_cast<std::int64_t>(saver.stage()),
                      .cannot_read = !batches.can_read(),
                      .work = {reporter.computing_ns(), narrow<std::int64_t>(batches.work().positions),

@@ -48,6 +48,7 @@ class Agreement {
   std::int64_t data_wait_ns_ = 0;
   double largest_loss_ = 0;
   std::size_t saves_honoured_ = 0, saves_ = 0;
+  std::uint64_t updates_ = 0;           // of this start
   bool ends_ = false, wanted_ = false;  // on rank 0: the job's end is near; a later start waits for the save folder
   bool lead_is_short_ = false;          // true: a warning was printed
 };

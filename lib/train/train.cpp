@@ -17,6 +17,7 @@
 #include "record/flight.hpp"
 #include "train/agreement.hpp"
 #include "train/reporter.hpp"
+#include "train/save_space.hpp"
 #include "train/setup.hpp"
 #include "train/validation.hpp"
 
@@ -189,6 +190,7 @@ int train(const TrainOptions& given, Communicator& world) {
   TrainOptions options = given;
   SignalWatch watch(options.save.folder, world.rank() == 0);
   Machine machine = find_machine(options, world);
+  count_files(options.save, world, *machine.node);
   Metrics log({}, options.log_interval, world.rank() == 0, stderr, options.log_format, with_option_names);
   const RunContext run = {options, world, log};
   const bool logs_in_saves = is_in_save_folder(options, options.log_file) || is_in_save_folder(options, options.tensorboard);
@@ -242,6 +244,8 @@ int train(const TrainOptions& given, Communicator& world) {
   const bool validates_at_end = missed.validation && missed.certain && data && data->valid;
   if (is_done(options, progress, data.get()) && !validates_at_end)
     return say_nothing_to_do(run, engine, data.get()), exit_code::done;
+  check_save_folder(run, model.layout(), !model.plan().averages.empty(), progress,
+                    last_update(options, progress, data ? &data->batches : nullptr));
 
   return with_flight_record(run, machine.kind, [&](FlightLanes& flight) {
     const LoopContext loop = {run, engine, flight, make_header(options, engine, machine, first_start, tokenizer_files)};

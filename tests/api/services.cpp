@@ -200,13 +200,18 @@ BOOST_AUTO_TEST_CASE(old_steps_are_removed_and_the_best_is_kept) {
     FullyShardedDataParallel resumed(job, small_model(), options_of(background));
     BOOST_TEST(resumed.restore(to));
     resumed.step(1e-2, fill);
-    resumed.save(to, {.validation_loss = 1.6});
+    const fs::path step = resumed.save(to, {.validation_loss = 1.6, .files_per_checkpoint = "node"});
     resumed.finish_save();
     world().barrier();
+    BOOST_TEST(fs::exists(step / "rank-00000-of-00001.h5"));  // the ranks share one node
+    BOOST_TEST(best.restore(to));
+    BOOST_TEST(best.updates() == 6u);
     BOOST_TEST(fs::read_symlink(to / "best").string() == "step-00000002");
   }
   FullyShardedDataParallel model(job, small_model(), options_of());
   refused("keep_every changes nothing (all steps are kept); give keep_last", [&] { model.save(folder, {.keep_every = 2}); });
+  refused("files_per_checkpoint is '0' (expected a whole number, at least 1, or node)",
+          [&] { model.save(folder, {.files_per_checkpoint = "0"}); });
   if (world().size() > 1)
     refused("the ranks save different things ('keep_last 2' here, 'keep_last 1' on rank 0",
             [&] { model.save(folder, {.keep_last = world().rank() == world().size() - 1 ? 2u : 1u}); });

@@ -64,6 +64,27 @@ BOOST_AUTO_TEST_CASE(one_full_disk_fails_every_rank_and_harms_nothing) {
   CheckpointReader::open(folder.path() / "step-00000200")->verify(world().rank(), world().size());
 }
 
+BOOST_AUTO_TEST_CASE(one_full_disk_fails_every_rank_of_a_shared_file) {
+  const SharedFolder folder;
+  Run run;
+  run.world_size = world().size();
+  run.files = 1;
+  const int failing = world().size() - 1;
+  for (const rlim_t limit : {100, 9000}) {
+    std::string message;
+    {
+      const auto limited = world().rank() == failing ? std::make_unique<FileSizeLimit>(limit) : nullptr;
+      message = message_of<CollectiveError>([&] { save(folder.path(), run, world()); });
+    }
+    CHECK_CONTAINS(message, "rank-00000-of-00001.h5");
+    CHECK_CONTAINS(message, "File too large");
+    world().barrier();
+    BOOST_TEST(list(folder.path()).empty());
+    world().barrier();
+  }
+  CheckpointReader::open(save(folder.path(), run, world()))->verify(world().rank(), world().size());
+}
+
 BOOST_AUTO_TEST_CASE(a_save_folder_that_cannot_be_made_fails_every_rank) {
   const SharedFolder folder;
   Run run;

@@ -14,7 +14,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/format.hpp"
 #include "checkpoint/inspect.hpp"
+#include "checkpoint/shared_files.hpp"
 #include "checkpoint/stored.hpp"
 #include "checkpoint/support.hpp"
 #include "files/json.hpp"
@@ -145,6 +147,72 @@ BOOST_AUTO_TEST_CASE(compressed_checkpoints_load_as_others_do) {
   }
 }
 
+// Such a step is one of fewer ranks, but for the attribute that has their number.
+BOOST_AUTO_TEST_CASE(files_that_ranks_share_load_as_others_do) {
+  for (const auto& config : {gpt2_config(), llama_config()})
+    for (const char* strategy : {"full", "none", "hybrid"})
+      for (const auto& [ranks, files] : {std::pair(2, 1), {3, 2}, {4, 1}, {4, 3}}) {
+        if (strategy == std::string("hybrid") && ranks % 2 != 0) continue;
+        const TemporaryFolder folder;
+        Run run{config, strategy, ranks, 1, 100};
+        run.files = files;
+        const fs::path step = save(folder / "shared", run), other = save(folder / "fewer", Run{config, "full", files, 1, 100});
+        BOOST_TEST(list(step) == list(other), boost::test_tools::per_element());
+        BOOST_TEST((stored::read_complete(step).norms == stored::read_complete(other).norms));
+        for (int target_size = 1; target_size <= 4; ++target_size)
+          check_load(step, run, Run{config, "full", target_size, 2, 0});
+        const auto reader = CheckpointReader::open(step);
+        CHECK_CONTAINS(reader->description(), format("({} ranks in {} file", ranks, files));
+        BOOST_TEST(reader->header().ranks == ranks);
+        reader->verify(0, 1);
+        BOOST_TEST(verify_norms(*reader, state_names) == 3 * list_parameters(config).parameters.size());
+      }
+}
+
+BOOST_AUTO_TEST_CASE(damage_in_a_shared_file_is_named_and_a_lost_write_fails_the_save) {
+  const TemporaryFolder folder;
+  Run run{many_words(), "full", 3, 1, 100};
+  run.files = 2;
+  const fs::path step = save(folder / "saves", run), file = step / "rank-00001-of-00002.h5";
+  const auto reader = CheckpointReader::open(step);
+  flip(file, fs::file_size(file) / 2);
+  CHECK_CONTAINS(message_of<DamagedError>([&] { reader->verify(0, 1); }), "in exp_avg/transformer.");
+
+  const Layout layout = run.layout();
+  const auto parameters = list_parameters(run.config).parameters;
+  const SharedFiles files(parameters, layout, 3, 1, {{parameters_state, Extent::element}});
+  const fs::path made = folder / "rank-00000-of-00001.h5";
+  const auto write = [&](int ranks) {
+    fs::remove(made);
+    create_shared_file(folder.path(), files, 0, [](h5::File&) {});
+    for (int rank = 0; rank < ranks; ++rank) {
+      SharedFileWriter writer(folder.path(), files, 77, rank);
+      for (const stored::WrittenSlice& slice : stored::written_slices(layout, rank, 3)) {
+        const auto values = whole(0, slice.parameter, {slice.range.size()}, 1);
+        writer.begin(stored::slice_name(parameters_state, parameters[slice.parameter].name), slice.parameter, Extent::element,
+                     slice.range);
+        writer.add({0, slice.range.size()}, values.data());
+      }
+      writer.finish();
+    }
+  };
+  std::vector<kernels::ExactSum> squares(parameters.size());
+  write(2);
+  SharedFileSealer sealer(folder.path(), files, 0, 77);
+  BOOST_TEST(!sealer.is_written());
+  CHECK_CONTAINS(message_of<RunError>([&] { sealer.seal(squares); }), "does not have the numbers that rank 2 wrote");
+  write(3);
+  BOOST_TEST(!SharedFileSealer(folder.path(), files, 0, 78).is_written());  // reports of another save
+  SharedFileSealer intact(folder.path(), files, 0, 77);
+  BOOST_TEST(intact.is_written());
+  const FileSum sum = intact.seal(squares);
+  BOOST_TEST(sum.bytes == fs::file_size(made));
+  write(3);
+  flip(made, fs::file_size(made) / 2);
+  CHECK_CONTAINS(message_of<RunError>([&] { SharedFileSealer(folder.path(), files, 0, 77).seal(squares); }),
+                 "rank-00000-of-00001.h5 does not have the numbers that rank ");
+}
+
 // The norms have the same bits for any division among ranks.
 BOOST_AUTO_TEST_CASE(norms_do_not_depend_on_the_ranks) {
   const TemporaryFolder folder;
@@ -191,22 +259,23 @@ BOOST_AUTO_TEST_CASE(a_norm_that_is_another_is_named_and_one_that_is_missing_is_
 
 BOOST_AUTO_TEST_CASE(a_save_is_complete_before_the_ranks_meet_again) {
   const TemporaryFolder folder;
-  for (const int ranks : {1, 3, 4}) {
-    const fs::path saves = folder / std::to_string(ranks);
+  for (const auto& [ranks, files] : {std::pair(1, 0), {3, 0}, {4, 0}, {3, 2}, {4, 1}}) {
+    const fs::path saves = folder / format("{}-{}", ranks, files);
     Run job;
     job.strategy = ranks == 4 ? "hybrid" : "full";
     job.world_size = ranks;
+    job.files = files;
     const fs::path waited = save(saves / "waited", job);
     std::vector<std::string> found(static_cast<std::size_t>(ranks));
-    run_ranks(ranks, [&](Communicator& world) {
+    run_ranks(job.world_size, [&](Communicator& world) {
       const Layout layout = job.layout();
       std::vector<UnitValues> values;
       std::vector<ShardState> states;
       for (std::size_t s = 0; s < state_names.size(); ++s)
         values.push_back(shard_values(layout, world.rank() % layout.shards(), s, job.update, padding));
       for (std::size_t s = 0; s < state_names.size(); ++s) states.push_back({state_names[s], spans(values[s])});
-      std::vector<std::byte> snapshot(snapshot_bytes(layout, DType::f32, world.rank(), ranks));
-      CheckpointSave one(saves, job.header(), layout, states, world, snapshot);
+      std::vector<std::byte> snapshot(snapshot_bytes(layout, DType::f32, world.rank(), world.size()));
+      CheckpointSave one(saves, job.header(), layout, states, world, snapshot, h5::Compression::none, nullptr, job.files);
       std::string& said = found[static_cast<std::size_t>(world.rank())];
       const auto complete = [&] { return fs::exists(one.folder() / "complete.json"); };
       for (int i = 0; i < 1200 && !(complete() && one.stage() == CheckpointSave::Stage::done); ++i)

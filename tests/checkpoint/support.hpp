@@ -92,6 +92,7 @@ struct Run {
   std::filesystem::path model_folder = {};
   h5::Compression compression = h5::Compression::none;
   UserData user_data = {};
+  int files = 0;  // 0: one for each rank
 
   MeshShape mesh() const { return mesh_shape(find_placement(strategy), world_size, 2); }
   std::vector<UnitSpec> units() const {
@@ -123,7 +124,7 @@ inline std::filesystem::path save(const std::filesystem::path& save_dir, const R
   std::vector<ShardState> states;
   for (std::size_t s = 0; s < state_names.size(); ++s) values.push_back(shard_values(layout, shard, s, run.update, padding));
   for (std::size_t s = 0; s < state_names.size(); ++s) states.push_back({state_names[s], spans(values[s])});
-  return save_checkpoint(save_dir, run.header(), layout, states, world, run.compression);
+  return save_checkpoint(save_dir, run.header(), layout, states, world, run.compression, run.files);
 }
 
 /// Saves with all ranks, as threads.

@@ -236,3 +236,23 @@ BOOST_AUTO_TEST_CASE(a_refused_update_names_the_stage) {
     BOOST_TEST(engine.model().model().stage(2).name == "layer 'fc2'");
   });
 }
+
+BOOST_AUTO_TEST_CASE(the_interval_of_saves_follows_from_the_last_save) {
+  const TemporaryFolder folder;
+  run_ranks(2, [&](Communicator& world) {
+    double reported_s = 0;
+    Rank rank(world, {}, {.saved = [&](const SaveMetrics& saved) { reported_s = saved.interval_s; }});
+    Saver& saver = rank.engine.saver();
+    SaveOptions options;
+    options.folder = folder.path();
+    options.interval_s = 60;
+    BOOST_TEST(saver.interval_s(options) == 60.0);
+    options.interval_auto = true, options.mtbf_s = 1e4;
+    BOOST_TEST(saver.interval_s(options) == 0.0);  // nothing is known yet
+    rank.update();
+    rank.engine.save(options, rank.engine.header(), true);
+    const double most_s = optimal_interval_s(saver.last_duration_s(), options.mtbf_s), found_s = saver.interval_s(options);
+    BOOST_TEST((found_s <= most_s && found_s > most_s / 2));  // training waited for almost all of the save
+    BOOST_TEST(reported_s == found_s);
+  });
+}

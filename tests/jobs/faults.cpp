@@ -135,7 +135,6 @@ std::vector<Part> torture(const fs::path& folder, const std::string& save_dir, s
     const std::string strategy = strategy_for(np, dice);
     const std::size_t from = latest(folder / save_dir), before = saves().size(), lines = metrics(log).size();
     parts.push_back({np, strategy, from});
-    const auto words = options(np, save_dir, 1'000'000, "--save-interval-updates 1 --keep-last 2 " + strategy);
     Fault fault;
     if (round % 4 != 3) {
       // Most calls are writes, so each kind is chosen equally often. Ranks other than 0 only create, write and sync
@@ -147,6 +146,11 @@ std::vector<Part> torture(const fs::path& folder, const std::string& save_dir, s
       fault.calls = kinds[kind].first;
       fault.at = 1 + static_cast<long>(dice() % (fault.rank == 0 ? kinds[kind].second : kinds[kind].second / 4));
     }
+    const bool shares =
+        np > 1 && dice() % 2 == 0 && (fault.rank == 0 || fault.calls != "create");  // others create no file then
+    const auto words = options(np, save_dir, 1'000'000,
+                               "--save-interval-updates 1 --keep-last 2 " + strategy +
+                                   (shares ? " --files-per-checkpoint " + std::to_string(1 + (np - 1) / 2) : ""));
     const Outcome outcome = run(folder, mpirun(np, "fsdp-train", words, with(fault, folder, save_dir)), [&](pid_t launcher) {
       if (fault.at > 0) return;
       wait_until([&] { return saves().size() >= before + 2; });
@@ -158,7 +162,8 @@ std::vector<Part> torture(const fs::path& folder, const std::string& save_dir, s
     });
     const Calls calls = read_calls(folder);
     BOOST_TEST_INFO_SCOPE("round " << round << " on " << np << " ranks, " << strategy << ", " << fault.calls << " " << fault.at
-                                   << " on rank " << fault.rank << ": " << calls.fault << "\n"
+                                   << (shares ? ", shared files" : "") << " on rank " << fault.rank << ": " << calls.fault
+                                   << "\n"
                                    << outcome.output);
     BOOST_TEST(outcome.code != 0);
     BOOST_TEST((fault.at == 0 || !calls.fault.empty()), "it died where it should");

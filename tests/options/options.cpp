@@ -518,6 +518,29 @@ BOOST_AUTO_TEST_CASE(saves_by_time_have_a_unit) {
   BOOST_TEST(options({"--collective-timeout", "600"}).comm.timeout_s == 600.0);
 }
 
+BOOST_AUTO_TEST_CASE(the_interval_of_saves_may_follow_from_failures) {
+  const SaveOptions save = options({"--save-interval", "auto", "--mtbf", "24h"}).save;
+  BOOST_TEST((save.interval_auto && save.meanwhile()));
+  BOOST_TEST(save.mtbf_s == 86400.0);
+  BOOST_TEST(!options({"--save-interval", "30min"}).save.interval_auto);
+  CHECK_CONTAINS(error({"--save-interval=auto"}), "needs the mean time between failures of the job (there is no --mtbf); give");
+  CHECK_CONTAINS(error({"--save-interval=auto", "--mtbf=0"}), "(--mtbf is 0); give --mtbf TIME, such as 24h");
+  CHECK_CONTAINS(error({"--save-interval=auto", "--mtbf=-1h"}), "--mtbf '-1h' is not accepted (not a time)");
+  CHECK_CONTAINS(error({"--save-interval=auto", "--mtbf=24"}), "it has no unit, and sites give hours or days");
+  CHECK_CONTAINS(error({"--mtbf=24h"}), "--mtbf changes nothing (it goes with --save-interval auto)");
+  CHECK_CONTAINS(error({"--save-interval=often"}), "a time, such as 90s, 30min or 2h, or auto");
+}
+
+BOOST_AUTO_TEST_CASE(files_of_a_checkpoint_and_their_striping_are_checked) {
+  BOOST_TEST(options({"--files-per-checkpoint", "16"}).save.files == 16);
+  BOOST_TEST(options({"--files-per-checkpoint", "node"}).save.files == 0);
+  for (const char* bad : {"0", "-1", "x", "2.5", "99999999999"})
+    CHECK_CONTAINS(error({"--files-per-checkpoint", bad}), "(expected a whole number, at least 1, or node)");
+  CHECK_CONTAINS(error({"--files-per-checkpoint=2", "--compress=gzip"}), "contradicts --compress gzip");
+  BOOST_TEST(options({"--stripe", "8:16M"}).stripe == "8:16M");
+  CHECK_CONTAINS(error({"--stripe", "0"}), "expected COUNT or COUNT:SIZE");
+}
+
 BOOST_AUTO_TEST_CASE(quantities_of_the_library_are_named_by_their_options) {
   BOOST_TEST(with_option_names("use a smaller `micro-batch` or `recomputation of activations`, or another `save folder`") ==
              "use a smaller --batch-size or --checkpoint-activations, or another --save-dir");

@@ -1,0 +1,42 @@
+// Compares the room in the save folder's file system with what a run will write, before its first update.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/saver.hpp"
+#include "train/run_context.hpp"
+
+namespace fsdp {
+
+/// What a run will add to its save folder.
+struct WillWrite {
+  std::uint64_t step_bytes = 0, step_files = 0;
+  std::uint64_t steps = 1;  // that are there at the same time, one being written, besides those that are there now
+};
+/// What the file system or a quota leaves; empty: unknown, or no limit.
+struct Room {
+  std::optional<std::uint64_t> bytes, files;
+};
+
+/// The number of steps that a run adds to the `existing` ones of its folder, at the time when they are most. `update`: the
+/// updates done; `last`: the last update, 0: unknown. Pure function.
+std::uint64_t steps_to_add(const SaveOptions& options, std::uint64_t existing, std::uint64_t update, std::uint64_t last);
+
+/// Returns a warning if `room` is less than what the run will write, else an empty text. `limit` names the room: "the quota".
+/// Throws RunError if not even one step fits. Pure function.
+std::string judge_room(const std::filesystem::path& folder, const WillWrite& need, const Room& room, const std::string& limit);
+
+/// Returns the first of these paths that is below a scratch folder, which sites purge: $SCRATCH (`scratch`, empty: none), or a
+/// folder with "scratch" in its name. Empty if there is none. Pure function.
+std::string path_on_scratch(const std::vector<std::filesystem::path>& paths, const std::string& scratch);
+
+/// `last`: the last update; 0: unknown. Sets (--stripe) and prints the striping of a save folder on Lustre, and makes the
+/// checks above. Rank 0 does this; collective over run.world. Throws CollectiveError.
+void check_save_folder(const RunContext& run, const Layout& layout, bool with_average, const Progress& progress,
+                       std::uint64_t last);
+
+}  // namespace fsdp
