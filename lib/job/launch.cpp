@@ -27,7 +27,7 @@ namespace fsdp {
 namespace {
 
 constexpr std::size_t most_output = std::size_t{16} << 20;
-constexpr double patience_s = 3;  // between SIGTERM and SIGKILL
+constexpr double grace_s = 3;  // between SIGTERM and SIGKILL
 
 /// The processes of this host that this process, or a child of it, has started.
 std::vector<pid_t> descendants() {
@@ -136,7 +136,7 @@ ChildEnd run_child(const ChildCommand& command) {
       result.timed_out = true;
       ::kill(child, SIGTERM);
     }
-    if (!killed && seconds > command.limit_s + patience_s) {
+    if (!killed && seconds > command.limit_s + grace_s) {
       killed = true;
       for (pid_t pid : descendants()) ::kill(pid, SIGKILL);
     }
