@@ -158,6 +158,8 @@ class CheckpointSave {
   std::unique_ptr<Job> job_;
   std::unique_ptr<Worker> writer_;  // declared last, so that its thread ends before `job_` is destroyed
 };
+/// The size of all tensors that a checkpoint of this layout with these states has, in bytes.
+std::uint64_t tensor_bytes(const Layout& layout, const std::vector<std::string>& states);
 /// The size of the snapshot of a rank, in bytes. Optimizer states with one element per parameter element have type
 /// `state_type`. `with_average`: the parameters have a moving average.
 std::size_t snapshot_bytes(const Layout& layout, DType state_type, int rank, int world_size, bool with_average = false);

@@ -470,6 +470,15 @@ struct CheckpointSave::Job {
   }
 };
 
+std::uint64_t tensor_bytes(const Layout& layout, const std::vector<std::string>& states) {
+  std::uint64_t numbers = 0;
+  for (const std::string& state : states)
+    for (std::size_t u = 0; u < layout.units().size(); ++u)
+      if (const auto extent = stored::extent_of(layout.units()[u], state))
+        numbers += *extent == Extent::element ? layout.units()[u].numel : layout.state_numel(u, *extent);
+  return sizeof(float) * numbers;
+}
+
 CheckpointSave::CheckpointSave(const std::filesystem::path& save_dir, const CheckpointHeader& header, const Layout& layout,
                                std::span<const ShardState> states, Communicator& world, std::span<std::byte> snapshot,
                                h5::Compression compression, std::function<void()> may_complete) {
@@ -498,13 +507,8 @@ CheckpointSave::CheckpointSave(const std::filesystem::path& save_dir, const Chec
                      compression,
                      std::move(may_complete)});
   job_->squares.resize(states.size() * job_->parameters.size());
-  for (const ShardState& state : states) {
-    job_->index.states.push_back(state.name);
-    for (std::size_t u = 0; u < layout.units().size(); ++u)
-      if (const auto extent = stored::extent_of(layout.units()[u], state.name))
-        job_->all_bytes +=
-            sizeof(float) * (*extent == Extent::element ? layout.units()[u].numel : layout.state_numel(u, *extent));
-  }
+  for (const ShardState& state : states) job_->index.states.push_back(state.name);
+  job_->all_bytes = tensor_bytes(layout, job_->index.states);
   if (header.user_data)
     for (const auto& [name, bytes] : *header.user_data) job_->all_bytes += bytes.size();
   if (rank == 0) {

@@ -308,7 +308,8 @@ TextReading text_reading(const TrainOptions& options, const std::string& tokeniz
 }
 
 ValidData::ValidData(std::unique_ptr<Tokens> tokens, const TrainOptions& options, const BatchCut& cut, std::size_t vocab_size)
-    : samples(std::move(tokens), data_cut(options), open_masks(options.valid_mask)), batches(samples, cut, vocab_size) {}
+    : samples(std::move(tokens), data_cut(options), open_masks(options.valid_mask)),
+      batches(samples, cut, vocab_size, options.max_valid_steps) {}
 
 nlohmann::json TrainData::counts() const {
   nlohmann::json all = nlohmann::json::array();
@@ -332,6 +333,7 @@ std::uint64_t ValidData::sum(std::uint64_t token_sum, const TrainOptions& option
                             static_cast<int>(cut.mode), cut.positions, cut.end_of_document.value_or(0), options.use_ema);
   if (cut.long_rows != LongRows::split || cut.packing == Packing::best_fit)
     told += format(" {} {}", static_cast<int>(cut.long_rows), static_cast<int>(cut.packing));
+  if (options.max_valid_steps > 0) told += format(" first {}", batches.targets());
   return checksum(told.data(), told.size()) | 1;
 }
 
