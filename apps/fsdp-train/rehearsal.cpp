@@ -190,6 +190,9 @@ Origin find_start(TrainOptions job) {
     if (const auto latest = latest_checkpoint(job.save.folder)) job.restore = latest->string();
   const auto self = make_self_communicator();
   Origin origin = find_origin(job, *self);
+  if (origin.config.lora.rank > 0 && !origin.pretrained)  // a dry run plans them all the same
+    throw UserError(
+        "adapters have no base model (they change a model that is trained already); give --model DIR or --finetune-from PATH");
   if (!job.save.none) {
     if (const auto newest = latest_update(job.save.folder); newest > origin.update())
       throw UserError(
@@ -454,7 +457,7 @@ TrainOptions stand_in_options(TrainOptions o, const StandIns& stand_ins, const L
   o.sharding.batch = {.B = 1, .T = stand_ins.tokens_per_sample};
   o.sharding.plan.micro_batches = std::min<std::size_t>(2, o.sharding.plan.micro_batches);
   o.total_batch_size = o.sharding.plan.micro_batches * static_cast<std::size_t>(stand_ins.ranks);
-  o.sharding.shard_group_size = stand_ins.shard_group;
+  if (find_placement(o.sharding.strategy).axis == ShardAxis::group) o.sharding.shard_group_size = stand_ins.shard_group;
   if (o.execution.pad_to_multiple_of > o.sharding.batch.T) o.execution.pad_to_multiple_of = o.sharding.batch.T;
   if (o.sharding.wrap.kind == WrapPolicy::Kind::size)
     o.sharding.wrap.min_num_params = static_cast<std::size_t>(static_cast<double>(o.sharding.wrap.min_num_params) * shrunk);

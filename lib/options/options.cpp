@@ -1235,14 +1235,15 @@ TrainCommand parse_train_command(int argc, const char* const* argv, int world_si
 
 std::vector<std::string> words_of(const TrainOptions& options, int ranks) {
   TrainOptions copy = options, read;
-  if (copy.sharding.types.parameter != DType::f16) copy.loss_scaler = {};  // only its window is set then, which follows
+  const bool has_loss_scale = options.sharding.types.parameter == DType::f16;
   const auto values = train_option_table(copy, ranks).values();
   OptionTable table = train_option_table(read, ranks);
   std::vector<std::string> words;
   const auto add_those_that_differ = [&] {
     const auto there = table.values();
     for (std::size_t i = 0; i < values.size(); ++i)
-      if (values[i] != there[i]) words.push_back(format("--{}={}", values[i].first, values[i].second));
+      if (values[i] != there[i] && (has_loss_scale || values[i].first != "fp16-scale-window"))
+        words.push_back(format("--{}={}", values[i].first, values[i].second));
   };
   add_those_that_differ();
   std::vector<const char*> arguments = {"fsdp-train"};
