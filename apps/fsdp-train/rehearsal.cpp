@@ -79,7 +79,7 @@ class Problems {
   std::vector<std::string> found_;
 };
 
-/// SIGINT and SIGTERM wait while this object exists, so that the temporary folder is removed. Children have their own mask.
+/// SIGINT and SIGTERM wait while this object exists, and take effect after it. Children have their own mask.
 class HeldSignals {
  public:
   HeldSignals() {
@@ -261,8 +261,8 @@ std::vector<std::string> warnings_in(const ChildEnd& end) {
 
 /// Starts the stand-ins. Returns a line about what they did.
 std::string run_stand_ins(const TrainOptions& job, const Origin& origin, StandIns stand_ins, const TransformerConfig& narrow,
-                          const std::string& program, std::vector<std::string>& warnings) {
-  const HeldSignals signals;
+                          const Allocation& allocation, const HeldSignals& signals, const std::string& program,
+                          std::vector<std::string>& warnings) {
   const fs::path& folder = stand_ins.folder;
   fs::create_directories(folder / "model");
   write_text_file_durably(folder / "model" / "config.json", json_text(config_to_json(narrow), 2));
@@ -271,7 +271,6 @@ std::string run_stand_ins(const TrainOptions& job, const Origin& origin, StandIn
   };
   TrainOptions options =
       stand_in_options(job, stand_ins, origin.config.lora, parameters(narrow) / parameters(without_adapters(origin.config)));
-  const Allocation allocation = find_allocation();
   double seconds = 0;
   const auto start = [&](const TrainOptions& run, const char* what) {
     std::vector<std::string> words = words_of(run, stand_ins.ranks);
@@ -358,12 +357,20 @@ void print_planned(const TrainOptions& job, const PlannedJob& planned, const Job
         format("{} per update, {} tokens/s", format_duration(planned.step->total), format_count(planned.tokens_per_second)));
   else
     add("time of an update", format("unknown; {}", planned.no_step));
-  add("updates", needs.updates == 0
-                     ? "unknown, because the data end the run and could not be counted"
-                     : format("{}{}", needs.updates,
-                              needs.update_s ? format(", {} by the prediction, without saves",
-                                                      format_duration(*needs.update_s * static_cast<double>(needs.updates)))
-                                             : ""));
+  const double needed_s = needs.update_s.value_or(0) * static_cast<double>(needs.updates);
+  add("updates", needs.updates == 0 ? "unknown, because the data end the run and could not be counted"
+                                    : format("{}{}", needs.updates,
+                                             needed_s > 0 ? format(", {} by the prediction, without saves and validations",
+                                                                   format_duration(needed_s))
+                                                          : ""));
+  if (!job.rehearsal.time.empty()) {
+    const double limit_s = slurm_seconds(job.rehearsal.time), left_s = limit_s - job.stop_before_s;
+    add("time limit", format("{}{}", format_duration(limit_s),
+                             needed_s == 0 ? "; how long the job takes is unknown"
+                             : needed_s > left_s && job.stop_before_s > 0 && left_s > 0
+                                 ? format("; about {} starts of the job", std::ceil(needed_s / left_s))
+                                 : ""));
+  }
   if (job.save.none)
     add("saves", "none (--no-save)");
   else
@@ -538,6 +545,7 @@ int rehearse(const TrainOptions& job, std::vector<std::string> found, const std:
     throw UserError("--rehearse needs the shape of the job; give --nodes N and --ranks-per-node N");
   if (job.dry_run) throw UserError("--rehearse and --dry-run are both given (each is a way to try a job); leave one out");
   const int ranks = rehearsal.nodes * rehearsal.ranks_per_node;
+  const Allocation allocation = find_allocation();
   Problems problems(std::move(found));
   bool runs = look_at_data(job, problems);
   std::optional<Origin> origin;
@@ -560,6 +568,7 @@ int rehearse(const TrainOptions& job, std::vector<std::string> found, const std:
     if (::access(folder.c_str(), W_OK | X_OK) != 0)
       throw UserError(format("{} cannot be written to; change its permissions, or choose another --save-dir", folder.string()));
   });
+  const HeldSignals signals;  // destroyed after the folder, so that a signal that came ends the process then
   std::optional<ScratchFolder> scratch;
   if (writes && !job.save.none) problems.passes([&] { scratch.emplace(near, "fsdp-rehearsal"); });
   if (!scratch) scratch.emplace(fs::temp_directory_path(), "fsdp-rehearsal");
@@ -586,7 +595,7 @@ int rehearse(const TrainOptions& job, std::vector<std::string> found, const std:
       if (job.sharding.batch.B > 1) cut.push_back(format("micro-batches of 1 sequence (of {})", job.sharding.batch.B));
       stand_ins.data = data_for_stand_ins(job.data, Split::train, job, stand_ins.folder / "train", cut);
       stand_ins.valid = data_for_stand_ins(valid_name(job), Split::valid, job, stand_ins.folder / "valid", cut);
-      done = run_stand_ins(job, *origin, stand_ins, narrow, program, warnings);
+      done = run_stand_ins(job, *origin, stand_ins, narrow, allocation, signals, program, warnings);
       if (stand_ins.data == job.data) {  // else its texts are not tokenized, and cannot be counted
         const fs::path tokens = stand_ins.folder / "checkpoints" / "tokens";
         sequences = open_mixture(job.data, data_cut(job), job.mask, tokens).sequences();
