@@ -1055,11 +1055,10 @@ void add_rehearsal_options(OptionTable& table, RehearsalOptions& o) {
             "Check this job before it queues, without mpirun: plan it for its nodes, run it with at most 8 ranks on this "
             "machine with a narrow model for a few updates, and print what it needs and what would fail. The exit code is 0 if "
             "nothing would fail, else 1.")
-      .of_this_start()
-      .common();
+      .of_this_start();
   table.integer("nodes", "N", o.nodes, {1, 1 << 20}, "With --rehearse: nodes of the job.").of_this_start();
   table.integer("ranks-per-node", "N", o.ranks_per_node, {1, 1 << 20}, "With --rehearse: ranks on each node of the job.")
-      .required()
+      .unset("needed with --rehearse")
       .of_this_start();
   std::vector<std::pair<std::string, const GpuFigures*>> gpus;
   for (const GpuFigures& gpu : known_gpus()) gpus.emplace_back(gpu.name, &gpu);
@@ -1156,7 +1155,7 @@ OptionTable train_option_table(TrainOptions& o, int ranks) {
                     "Trains a transformer with fully sharded data parallelism. Start one process per rank.");
   table.examples({"mpirun -np 4 fsdp-train book.txt --arch gpt2 --batch-size 4 --lr 6e-4 --max-update 1000",
                   "mpirun -np 4 fsdp-train chat.jsonl --chat --model DIR --bf16 --lr 1e-5 --max-epoch 3",
-                  "fsdp-train --arch llama-3.2-1b --bf16 --tokens-per-sample 4096 --dry-run"});
+                  "fsdp-train data.bin --arch llama-3.2-1b --max-epoch 1 --rehearse --nodes 4 --ranks-per-node 8"});
   const auto of_job = [&o, ranks] {
     return o.rehearsal.asked ? o.rehearsal.nodes * std::max(1, o.rehearsal.ranks_per_node) : ranks;
   };
