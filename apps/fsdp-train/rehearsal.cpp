@@ -54,13 +54,17 @@ constexpr std::uint64_t most_text = std::uint64_t{16} << 20;
 
 std::string bytes_text(std::uint64_t n) { return format_bytes(static_cast<double>(n)); }
 
+constexpr std::string_view from_stand_ins = "stand-ins: ";  // begins messages of a run of the stand-ins
+
 /// What would fail, without repetitions.
 class Problems {
  public:
   explicit Problems(std::vector<std::string> found) : found_(std::move(found)) {}
   void add(const std::string& message) {
     const std::string text = with_option_names(message);
-    if (std::find(found_.begin(), found_.end(), text) == found_.end()) found_.push_back(text);
+    const auto is_there = [&](std::string_view same) { return std::find(found_.begin(), found_.end(), same) != found_.end(); };
+    if (!is_there(text) && !(text.starts_with(from_stand_ins) && is_there(text.substr(from_stand_ins.size()))))
+      found_.push_back(text);
   }
   /// Runs a check. Returns false, and adds the error, if it throws.
   template <class Check>
@@ -168,10 +172,10 @@ fs::path existing_parent(const fs::path& path) {
 
 /// Opens everything that the job reads, each by itself, so that all problems are found. Returns true if there is none.
 bool look_at_data(const TrainOptions& job, Problems& problems) {
-  bool sound = true;
+  bool sound = !job.data.empty();
   const auto check = [&](const auto& work) { sound &= problems.passes(work); };
   const auto open_split = [](const std::string& name, Split split) { texts_in(name, split), try_opening(name, split); };
-  check([&] { open_split(job.data, Split::train); });
+  if (sound) check([&] { open_split(job.data, Split::train); });
   check([&] {
     const std::string valid = valid_name(job);
     if (!valid.empty()) require_no_weights(valid), open_split(valid, Split::valid);
@@ -239,7 +243,7 @@ std::string data_for_stand_ins(const std::string& name, Split split, const Train
   return cut_texts(texts, job, folder);
 }
 
-/// The last line of a program's messages that says what was wrong.
+/// What a run says was wrong: its own message, else its last line.
 std::string error_in(const ChildEnd& end) {
   constexpr std::string_view begin = "fsdp-train: ";
   std::istringstream lines(end.err);
@@ -288,7 +292,7 @@ std::string run_stand_ins(const TrainOptions& job, const Origin& origin, StandIn
     if (end.exit_code == 127)
       throw RunError(format("the stand-ins could not be started ({}: {}); load the MPI with which fsdp was built",
                             allocation.start.front(), error_in(end)));
-    if (end.exit_code != exit_code::done) throw RunError(error_in(end));
+    if (end.exit_code != exit_code::done) throw RunError(format("{}{}", from_stand_ins, error_in(end)));
     for (std::string& warning : warnings_in(end))
       if (std::find(warnings.begin(), warnings.end(), warning) == warnings.end()) warnings.push_back(std::move(warning));
   };
@@ -315,7 +319,7 @@ std::string run_stand_ins(const TrainOptions& job, const Origin& origin, StandIn
   return format("{}: {}", done, format_duration(seconds));
 }
 
-/// "width 64 (of 4096), 4 heads (of 32), ..."
+/// "width 64 (of 4096), heads 4 (of 32), ..."
 std::string describe_cut(const TransformerConfig& whole, const TransformerConfig& narrow) {
   std::vector<std::string> parts;
   const auto note = [&](const char* what, std::size_t TransformerConfig::*field) {
@@ -417,6 +421,7 @@ TransformerConfig narrow_config(TransformerConfig config, std::size_t width) {
   const std::size_t vocab_size = config.vocab_size;
   config = without_adapters(std::move(config));
   config.vocab_size = vocab_size;
+  width -= width % 2;  // heads have even sizes
   if (config.width <= width) return config;
   const TransformerConfig whole = config;
   const auto part = [&](std::size_t n) { return std::max<std::size_t>(1, n * width / whole.width); };

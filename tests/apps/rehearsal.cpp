@@ -57,7 +57,8 @@ BOOST_AUTO_TEST_CASE(every_architecture_can_be_narrow) {
       BOOST_TEST((config_from_json(config_to_json(narrow)) == narrow));
     }
   }
-  TransformerConfig llama = narrow_config(arch_config("llama-3.1-8b"), 64);
+  BOOST_TEST(narrow_config(arch_config("gpt2"), 33).width == 32u);
+  const TransformerConfig llama = narrow_config(arch_config("llama-3.1-8b"), 64);
   BOOST_TEST(llama.heads == 4u);
   BOOST_TEST(llama.kv_heads == 1u);
   BOOST_TEST(llama.ffn_width == 14336u / 64);

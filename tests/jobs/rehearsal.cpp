@@ -72,6 +72,22 @@ BOOST_AUTO_TEST_CASE(adapters_need_a_base_as_in_the_job) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(adapters_are_rehearsed_over_a_base_with_new_weights) {
+  const fs::path folder = fresh_folder();
+  const std::string base = golden_folder("gpt2-tied").string();
+  const Outcome outcome = rehearse(folder, tokens + " --model " + base +
+                                               " --lora-rank 2 --max-epoch 3 --tokens-per-sample 8 --no-save "
+                                               "--ranks-per-node 3 --rehearse-width 16");
+  BOOST_TEST_CONTEXT(outcome.output) {
+    BOOST_TEST(outcome.code == 0);
+    BOOST_TEST(outcome.says("3 stand-ins make a base model"));
+    BOOST_TEST(outcome.says("width 16 (of "));
+    BOOST_TEST(outcome.says("saves                   none"));
+    BOOST_TEST(!outcome.says("could not be counted"));
+  }
+  require_unchanged(folder);
+}
+
 BOOST_AUTO_TEST_CASE(a_batch_that_does_not_divide_is_planned_and_tried_all_the_same) {
   const fs::path folder = fresh_folder();
   const Outcome outcome =
