@@ -25,6 +25,7 @@
 #include "data/text_source.hpp"
 #include "device/file_storage.hpp"
 #include "engine/memory.hpp"
+#include "files/input_file.hpp"
 #include "files/json.hpp"
 #include "files/output_file.hpp"
 #include "files/scratch_folder.hpp"
@@ -33,6 +34,7 @@
 #include "nn/rope.hpp"
 #include "nn/transformer.hpp"
 #include "plan/prediction.hpp"
+#include "run/gemm_algorithms.hpp"
 #include "text/chat_template.hpp"
 #include "text/tokenizer_files.hpp"
 #include "train/origin.hpp"
@@ -115,7 +117,14 @@ struct PlannedJob {
   std::uint64_t save_bytes = 0;
 };
 
-DeviceKind kind_of_job(const TrainOptions& job) { return job.rehearsal.gpu ? DeviceKind::cuda : kind_to_plan_for(job.device); }
+/// The nodes of the job may have GPUs although this machine has none: some options are only for GPUs.
+DeviceKind kind_of_job(const TrainOptions& job) {
+  const bool needs_gpu = (job.comm.kind != "auto" && find_backend(job.comm.kind).device_backend) || job.bias_gelu_fusion ||
+                         job.comm.sum_order == SumOrder::library || !job.execution.gemm_algorithms.empty() ||
+                         job.attention_backend == AttentionBackend::cudnn;
+  const bool on_gpu = job.rehearsal.gpu || (needs_gpu && job.device == DeviceChoice::automatic);
+  return on_gpu ? DeviceKind::cuda : kind_to_plan_for(job.device);
+}
 
 PlannedJob plan_job(const TrainOptions& job, const TransformerConfig& config) {
   const RehearsalOptions& rehearsal = job.rehearsal;
@@ -124,6 +133,7 @@ PlannedJob plan_job(const TrainOptions& job, const TransformerConfig& config) {
   const Cluster cluster = {rehearsal.nodes, rehearsal.ranks_per_node, find_backend(job.comm.kind).between, job.comm.sum_order};
   if (gpu && job.device == DeviceChoice::cpu)
     throw UserError("--gpu and --device cpu contradict each other (one plans for GPUs, the other for CPUs); leave out one");
+  check_cpu_options(kind, job.cpu), check_gemm_algorithms(job.execution.gemm_algorithms, kind);
   EngineOptions options = job;
   options.sharding = options_for(kind, job.sharding);
   const Placement& placement = find_placement(options.sharding.strategy);
@@ -181,6 +191,7 @@ bool look_at_data(const TrainOptions& job, Problems& problems) {
     if (!valid.empty()) require_no_weights(valid), open_split(valid, Split::valid);
   });
   for (const std::string& mask : {job.mask, job.valid_mask}) check([&] { open_masks(mask); });
+  if (const fs::path& file = job.execution.gemm_algorithms; !file.empty()) check([&] { InputFile opened(file); });
   std::unique_ptr<Tokenizer> tokenizer;
   if (!job.tokenizer.empty()) check([&] { tokenizer = open_tokenizer(job.tokenizer); });
   if (!job.chat_template.empty() && tokenizer) check([&] { read_chat_template(job.chat_template, *tokenizer); });

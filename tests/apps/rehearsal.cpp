@@ -83,6 +83,8 @@ BOOST_AUTO_TEST_CASE(the_options_of_stand_ins_can_be_read) {
        "--min-lr-ratio", "0.1", "--tensorboard", "events", "--trace", "trace.json", "--seed", "7"},
       {"data.bin", "--arch", "gpt2", "--max-update", "50", "--device", "cuda", "--comm", "nccl", "--sum-order", "library",
        "--offload-activations", "--bf16", "--cpu-offload", "--attention-backend", "auto"},
+      {"data.bin", "--arch", "gpt2", "--max-update", "50", "--comm",
+       "nccl"},  // then nodes have GPUs, and this machine need not
       {"data.bin", "--arch", "gpt2", "--max-update", "50", "--sharding-strategy", "hybrid", "--shard-group-size", "64",
        "--freeze", "h.0.*", "--lr-scale", "h.1.*=0.5", "--wrap-policy", "size", "--min-num-params", "1M"},
       {"data.bin", "--arch", "gpt2", "--max-update", "50", "--no-save", "--ema-decay", "0.9", "--use-ema"},
@@ -93,6 +95,7 @@ BOOST_AUTO_TEST_CASE(the_options_of_stand_ins_can_be_read) {
     const TrainOptions options = stand_in_options(job, eight(), job.lora, 0.01), again = read_again(options, 8);
     BOOST_TEST(text_of(again) == text_of(options));
     BOOST_TEST(again.max_update == first_updates);
+    BOOST_TEST(again.comm.kind == "auto");
     BOOST_TEST(again.total_batch_size == 8 * again.sharding.plan.micro_batches);
     BOOST_TEST(again.sharding.batch.T == 128u);
   }
