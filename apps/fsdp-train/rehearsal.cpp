@@ -8,6 +8,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <numeric>
 #include <sstream>
@@ -18,8 +19,11 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/program.hpp"
+#include "base/system.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/save_folder.hpp"
+#include "comm/launcher.hpp"
+#include "comm/mpi_session.hpp"
 #include "comm/threads/threads.hpp"
 #include "data/open_data.hpp"
 #include "data/text_source.hpp"
@@ -274,6 +278,21 @@ std::vector<std::string> warnings_in(const ChildEnd& end) {
   return warnings;
 }
 
+bool is_of_scheduler(std::string_view variable) {
+  constexpr std::string_view schedulers[] = {"SLURM_", "PBS_", "FLUX_", "LSB_"};
+  return std::any_of(std::begin(schedulers), std::end(schedulers), [&](auto begin) { return variable.starts_with(begin); });
+}
+
+/// How to start ranks on this machine only, also inside a job. Throws UserError if this process was started by mpirun or srun.
+Allocation this_machine() {
+  const Environment all = [](const char* name) { return std::getenv(name); };
+  if (const std::string launcher = launcher_name(all); !launcher.empty())
+    throw UserError(format(
+        "--rehearse was started by {} (it starts ranks itself, on this machine); start it once, without a launcher", launcher));
+  const Environment visible = [](const char* name) { return is_of_scheduler(name) ? nullptr : std::getenv(name); };
+  return find_allocation(visible, MpiSession::library_version(), "");
+}
+
 /// Starts the stand-ins. Returns a line about what they did.
 std::string run_stand_ins(const TrainOptions& job, const Origin& origin, StandIns stand_ins, const TransformerConfig& narrow,
                           const Allocation& allocation, const HeldSignals& signals, const std::string& program,
@@ -286,13 +305,18 @@ std::string run_stand_ins(const TrainOptions& job, const Origin& origin, StandIn
   };
   TrainOptions options =
       stand_in_options(job, stand_ins, origin.config.lora, parameters(narrow) / parameters(without_adapters(origin.config)));
+  std::vector<std::pair<std::string, std::optional<std::string>>> hidden;
+  for (char** variable = environ; *variable; ++variable)
+    if (const std::string_view text = *variable; is_of_scheduler(text))
+      hidden.emplace_back(text.substr(0, text.find('=')), std::nullopt);
   double seconds = 0;
   const auto start = [&](const TrainOptions& run, const char* what) {
     std::vector<std::string> words = words_of(run, stand_ins.ranks);
     words.insert(words.begin(), program);
     print_to(stderr, "rehearsal: {} {} ...\n", plural(stand_ins.ranks, "stand-in"), what);
     const double limit_s = job.rehearsal.limit_s;
-    ChildEnd end = run_child({.words = launch_words(allocation, {1, stand_ins.ranks}, limit_s + 1, words), .limit_s = limit_s});
+    if (stand_ins.ranks > 1) words = launch_words(allocation, {1, stand_ins.ranks}, limit_s + 1, words);
+    ChildEnd end = run_child({.words = words, .environment = hidden, .limit_s = limit_s});
     seconds += end.seconds;
     if (signals.came()) throw RunError("stopped on request");
     if (end.timed_out)
@@ -300,9 +324,6 @@ std::string run_stand_ins(const TrainOptions& job, const Origin& origin, StandIn
           format("the stand-ins that {} did not end within {} (their last words: {}); if this machine is only slow, "
                  "raise --rehearse-limit",
                  what, format_duration(limit_s), error_in(end)));
-    if (end.exit_code == 127)
-      throw RunError(format("the stand-ins could not be started ({}: {}); load the MPI with which fsdp was built",
-                            allocation.start.front(), error_in(end)));
     if (end.exit_code != exit_code::done) throw RunError(format("{}{}", from_stand_ins, error_in(end)));
     for (std::string& warning : warnings_in(end))
       if (std::find(warnings.begin(), warnings.end(), warning) == warnings.end()) warnings.push_back(std::move(warning));
@@ -561,7 +582,7 @@ int rehearse(const TrainOptions& job, std::vector<std::string> found, const std:
     throw UserError("--rehearse needs the shape of the job; give --nodes N and --ranks-per-node N");
   if (job.dry_run) throw UserError("--rehearse and --dry-run are both given (each is a way to try a job); leave one out");
   const int ranks = rehearsal.nodes * rehearsal.ranks_per_node;
-  const Allocation allocation = find_allocation();
+  const Allocation allocation = this_machine();
   Problems problems(std::move(found));
   bool runs = look_at_data(job, problems);
   std::optional<Origin> origin;
@@ -594,6 +615,10 @@ int rehearse(const TrainOptions& job, std::vector<std::string> found, const std:
   TransformerConfig narrow;
   StandIns stand_ins;
   stand_ins.ranks = std::min(ranks, most_stand_ins), stand_ins.folder = scratch->path();
+  if (const std::string& launcher = allocation.start.front(); !ask_program({launcher, "--version"}, 20)) {
+    stand_ins.ranks = 1;
+    cut.push_back(format("1 rank, because {} cannot be started here", launcher));
+  }
   if (runs && planned) {
     runs = problems.passes([&] {
       narrow = narrow_config(origin->config, rehearsal.width);

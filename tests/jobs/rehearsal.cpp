@@ -103,7 +103,8 @@ BOOST_AUTO_TEST_CASE(a_batch_that_does_not_divide_is_planned_and_tried_all_the_s
 BOOST_AUTO_TEST_CASE(stand_ins_that_hang_are_ended) {
   const fs::path folder = fresh_folder();
   const fs::path launcher = folder / "mpirun";
-  std::ofstream(launcher) << "#!/bin/sh\nsleep 100 &\necho $! >" << (folder / "pid").string() << "\necho it hangs >&2\nwait\n";
+  std::ofstream(launcher) << "#!/bin/sh\n[ $1 = --version ] && exit 0\nsleep 100 &\necho $! >" << (folder / "pid").string()
+                          << "\necho it hangs >&2\nwait\n";
   ::chmod(launcher.c_str(), 0755);
   fs::create_symlink("mpirun", folder / "mpiexec");
   const Outcome outcome = rehearse(folder, tokens + model + "--nodes 1 --ranks-per-node 2 --rehearse-limit 1s",
