@@ -1,5 +1,6 @@
 // The parts of fsdp-train --rehearse that start nothing.
 #include "fsdp-train/rehearsal.hpp"
+#include "fsdp-train/stand_ins.hpp"
 
 #include <boost/test/unit_test.hpp>
 
