@@ -330,7 +330,7 @@ int rehearse(const TrainOptions& job, std::vector<std::string> found, const std:
     if (runs) runs = problems.passes([&] { find_texts(job, origin->tokenizer, origin->config.vocab_size); });
     runs &= problems.passes([&] { planned = plan_job(job, origin->config); });
   }
-  if (planned && !planned->fitted.fits)
+  if (planned && planned->limit > 0 && planned->fitted.memory.total() > planned->limit)
     problems.add(
         format("a rank needs {}, and has {} (the plan); use more ranks, a smaller --batch-size, "
                "--checkpoint-activations or --sharding-strategy full",

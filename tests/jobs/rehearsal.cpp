@@ -100,6 +100,15 @@ BOOST_AUTO_TEST_CASE(a_batch_that_does_not_divide_is_planned_and_tried_all_the_s
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_job_that_the_gpu_cannot_hold) {
+  const Outcome outcome =
+      rehearse(fresh_folder(), "none.bin --arch llama-3.1-405b --max-update 9 --ranks-per-node 8 --gpu h100");
+  BOOST_TEST_CONTEXT(outcome.output) {
+    BOOST_TEST(outcome.code == 1);
+    BOOST_TEST(outcome.says("and has 79.2 GiB"));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(stand_ins_that_hang_are_ended) {
   const fs::path folder = fresh_folder();
   const fs::path launcher = folder / "mpirun";
