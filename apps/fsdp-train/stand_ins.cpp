@@ -214,7 +214,7 @@ Allocation this_machine() {
     throw UserError(format(
         "--rehearse was started by {} (it starts ranks itself, on this machine); start it once, without a launcher", launcher));
   const Environment visible = [](const char* name) { return is_of_scheduler(name) ? nullptr : std::getenv(name); };
-  return find_allocation(visible, MpiSession::library_version(), "");
+  return find_allocation(visible, MpiSession::library_version(), {});
 }
 
 void run_stand_ins(const TrainOptions& job, const Origin& origin, MeshShape mesh, const fs::path& folder,
