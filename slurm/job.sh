@@ -3,6 +3,7 @@
 # `train WORDS...` starts fsdp-train with these options on the nodes of the job. After it ends, `train` finds out why, and either continues
 # with fewer nodes, requeues the job, or ends it. `run_once PROGRAM WORDS...` starts one task of another program.
 # If you copy a script to another folder, copy this file, too, and set FSDP_JOB to its path. docs/slurm.md describes all cases.
+# In a job of PBS, LSF or Flux, other-schedulers.sh in the same folder replaces some of these functions.
 
 refuse() {
   echo "$1" >&2
@@ -42,7 +43,13 @@ require_numbers() { # require_numbers SETTING...: bash does not accept 5min as a
 # For scontrol, the number of a job in an array may stand for all jobs of the array.
 job_name=${SLURM_JOB_ID:-}
 if [[ -n ${SLURM_ARRAY_TASK_ID:-} ]]; then job_name=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID; fi
+if [[ -n $job_name ]] && ! type -P scontrol >/dev/null; then
+  echo "there is no scontrol on $here, as in some containers: the job does not save before its end and is not requeued; start this script \
+outside of the container"
+  job_name=""
+fi
 restarts=${SLURM_RESTART_COUNT:-0}
+count_restarts() { :; }   # for schedulers that do not count them
 
 # ask_slurm reads the state of the job; `of_job FIELD` then prints one field of it, such as JobState; empty if unknown. SLURM_TIME_FORMAT
 # makes times comparable. The job's name comes first and may contain anything, even "Reason=TimeLimit": it is cut off.
@@ -65,7 +72,7 @@ slurm_config=$(scontrol show config 2>/dev/null || true)
 
 # ---- the launch of the ranks -----------------------------------------------------------------------------------------
 
-nodes=${SLURM_JOB_NUM_NODES:-1}
+nodes=${SLURM_JOB_NUM_NODES:-1} node_list=${SLURM_JOB_NODELIST:-this host}
 ranks_per_node=${SLURM_NTASKS_PER_NODE:-${RANKS_PER_NODE:-1}}
 cores=${SLURM_CPUS_PER_TASK:-1}
 # These variables describe the allocation at the start, and srun would obey them. Instead, each step gets its numbers of nodes and tasks.
@@ -79,10 +86,20 @@ if [[ $slurm_config =~ TaskPlugin\ *=[^$'\n']*affinity ]]; then binds=true; fi
 step_options=(--kill-on-bad-exit=1 --wait=60 --cpus-per-task="$cores")
 if $binds; then step_options+=(--cpu-bind=cores); fi
 
-# Sets `launch` to the command that starts the ranks on the remaining nodes.
+# GPU-aware MPI hangs next to NCCL (docs/gpu.md). Only Cray MPICH reads this variable; some sites' modules set it to 1.
+if [[ ${MPICH_GPU_SUPPORT_ENABLED:-0} != 0 ]]; then
+  echo "MPICH_GPU_SUPPORT_ENABLED was $MPICH_GPU_SUPPORT_ENABLED and is set to 0: GPU-aware MPI may hang next to NCCL, and fsdp-train does not \
+use it"
+fi
+export MPICH_GPU_SUPPORT_ENABLED=0
+
+# Sets `launch` to the command that starts the ranks on the remaining nodes. Cray MPICH needs Slurm's plugin of Cray.
 how_to_launch() {
-  if [[ $(srun --mpi=list 2>&1) == *pmix* ]]; then
-    launch=(srun --mpi=pmix --nodes="$nodes" --ntasks-per-node="$ranks_per_node" "${step_options[@]}" "${SRUN_OPTIONS[@]}")
+  local plugins plugin=""
+  plugins=$(srun --mpi=list 2>&1) || true
+  if [[ $plugins == *pmix* ]]; then plugin=pmix; elif [[ $plugins == *cray_shasta* ]]; then plugin=cray_shasta; fi
+  if [[ -n $plugin ]]; then
+    launch=(srun --mpi="$plugin" --nodes="$nodes" --ntasks-per-node="$ranks_per_node" "${step_options[@]}" "${SRUN_OPTIONS[@]}")
   else
     # mpirun finds the nodes by itself. It is not a Slurm step, so signals reach it only through this script.
     launch=(mpirun -np $((nodes * ranks_per_node)) --map-by "ppr:$ranks_per_node:node:PE=$cores")
@@ -193,17 +210,21 @@ why_stopped() {
   fi
 }
 
+put_back() { # put_back WHY: puts the job back into the queue
+  echo "Slurm has stopped the job because $1; it goes back into the queue"
+  write_reason "$1"
+  scontrol requeue "$job_name" || echo "Slurm refuses that; $again" >&2
+}
+
 # requeue WHY: requeues the job, or prints why it does not.
-again="submit the same command again to continue"
+again="submit the same command again to continue" scheduler=Slurm stopper=scancel time_limit=--time
 requeue() {
   if [[ $REQUEUE != yes ]]; then
-    echo "Slurm has stopped the job because $1; $again (REQUEUE is $REQUEUE)"
+    echo "$scheduler has stopped the job because $1; $again (REQUEUE is $REQUEUE)"
   elif ((restarts >= MAX_RESTARTS)); then
     echo "the job has gone back into the queue $restarts times, as MAX_RESTARTS allows; $again"
   else
-    echo "Slurm has stopped the job because $1; it goes back into the queue"
-    write_reason "$1"
-    scontrol requeue "$job_name" || echo "Slurm refuses that; $again" >&2
+    put_back "$1"
   fi
 }
 
@@ -214,11 +235,11 @@ go_on() {
   if [[ -z $job_name ]]; then
     echo "$again"
   elif [[ -z $job ]]; then
-    echo "Slurm does not say why; $again"
+    echo "$scheduler does not say why; $again"
   elif [[ -z $why ]]; then
-    echo "this was asked for, by scancel, a signal or a file; $again"
+    echo "this was asked for, by $stopper, a signal or a file; $again"
   elif [[ $why == *nearly* ]] && ((SECONDS < 60)); then
-    echo "the job had to stop after $SECONDS s because its time is nearly over, and would again: make --time longer, or STOP_BEFORE less; then \
+    echo "the job had to stop after $SECONDS s because its time is nearly over, and would again: make $time_limit longer, or STOP_BEFORE less; then \
 $again"
   else
     requeue "$why"
@@ -232,7 +253,7 @@ run_once() { # run_once PROGRAM WORDS...
   local status=0 REQUEUE=${REQUEUE:-yes} MAX_RESTARTS=${MAX_RESTARTS:-100}
   require_program "$1"
   local command=("$FSDP_BIN/$1" "${@:2}")
-  echo "job ${job_name:-none}, start $((restarts + 1)), on ${SLURM_JOB_NODELIST:-this host}: ${command[*]}"
+  echo "job ${job_name:-none}, start $((restarts + 1)), on $node_list: ${command[*]}"
   srun --nodes=1 --ntasks=1 "${step_options[@]}" "${command[@]}" || status=$?
   ask_slurm
   if is_preempted_at_start; then requeue "another job takes its place"; fi
@@ -256,10 +277,10 @@ find_metrics() {
 }
 
 # Writes why Slurm has ended this start into the metrics, for the page.
-write_reason() {
-  local line
+write_reason() { # write_reason WHY [FIELDS]
+  local line fields=${2:-"\"slurm_job\":\"$job_name\""}
   [[ -f $metrics ]] || return 0
-  line=$(printf '{"type":"scheduler","reason":"%s","slurm_job":"%s","time":%s}' "$1" "$job_name" "$(date +%s)")
+  line=$(printf '{"type":"scheduler","reason":"%s",%s,"time":%s}' "$1" "$fields" "$(date +%s)")
   [[ -z $(tail -c 1 "$metrics") ]] || line=$'\n'$line   # a run that was killed may have left an incomplete line
   echo "$line" >>"$metrics" || true
 }
@@ -279,12 +300,13 @@ train() { # train WORDS...
   require_numbers RANKS_PER_NODE STOP_BEFORE MAX_RESTARTS MIN_NODES
   [[ $REQUEUE =~ ^(yes|no)$ ]] || refuse "REQUEUE is ${REQUEUE:-empty}, and must be yes or no"
   [[ " $* " != *\ --stop[-_]before[=\ ]* ]] || refuse "--stop-before comes from STOP_BEFORE: give that, in seconds"
+  find_metrics "$@"
+  count_restarts
   ((restarts <= MAX_RESTARTS)) || refuse "this job has gone back into the queue $restarts times, more than the $MAX_RESTARTS of \
 MAX_RESTARTS; see above what it has done, and submit it again"
   command=("$FSDP_BIN/fsdp-train" "$@")
   if [[ -n $job_name ]] && ((STOP_BEFORE > 0)); then command+=(--stop-before "${STOP_BEFORE}s"); fi
-  echo "job ${job_name:-none}, start $((restarts + 1)), on ${SLURM_JOB_NODELIST:-this host}: ${command[*]}"
-  find_metrics "$@"
+  echo "job ${job_name:-none}, start $((restarts + 1)), on $node_list: ${command[*]}"
   watch_first_node
   $warned || run_step   # the warning may come before the run starts
   while has_lost_a_node; do
@@ -328,3 +350,9 @@ MAX_RESTARTS; see above what it has done, and submit it again"
   [[ $status =~ ^(0|2|75)$ ]] || write_report
   exit "$status"
 }
+
+if [[ -z ${SLURM_JOB_ID:-} && -n ${PBS_JOBID:-}${LSB_JOBID:-}${FLUX_URI:-} ]]; then
+  [[ -r ${BASH_SOURCE[0]%/*}/other-schedulers.sh ]] || refuse "${BASH_SOURCE[0]%/*}/other-schedulers.sh is missing: copy it with job.sh"
+  # shellcheck source=slurm/other-schedulers.sh
+  . "${BASH_SOURCE[0]%/*}/other-schedulers.sh"
+fi

@@ -1,8 +1,11 @@
 #include "fsdp-bench/bench.hpp"
 
 #include <algorithm>
+#include <fstream>
 #include <iterator>
+#include <map>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -15,6 +18,7 @@
 #include "job/program.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
+#include "machine/energy.hpp"
 #include "machine/machine.hpp"
 #include "options/common_options.hpp"
 #include "plan/placement.hpp"
@@ -107,7 +111,21 @@ std::string describe(const StatePlaces& places) {
   return part("parameters", places.parameters) + part("optimizer's state", places.optimizer);
 }
 
-std::string bench_step(const BenchOptions& options, Communicator& world, Device& device, Stream& stream) {
+/// The processors of the machines on which the ranks run, and the ranks' threads. Nodes with the same boot are one machine.
+std::pair<std::size_t, std::size_t> processors_and_threads(Communicator& world) {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string boot;
+  std::getline(file, boot);
+  const std::vector<std::string> boots = world.gather(boot);
+  const std::vector<double> processors = world.gather(static_cast<double>(std::thread::hardware_concurrency()));
+  std::map<std::string, double> machines;
+  for (std::size_t r = 0; r < boots.size(); ++r) machines[boots[r]] = std::max(machines[boots[r]], processors[r]);
+  double all = 0;
+  for (const auto& [name, count] : machines) all += count;
+  return {static_cast<std::size_t>(all), static_cast<std::size_t>(world.sum(std::int64_t{kernels::threads()}))};
+}
+
+std::string bench_step(const BenchOptions& options, Communicator& world, Communicator& node, Device& device, Stream& stream) {
   const std::size_t B = options.sharding.batch.B, T = options.sharding.batch.T, K = options.sharding.plan.micro_batches;
   const ShardingOptions sharding = options_for(device.kind(), options.sharding);
   std::optional<TraceFile> trace_file;  // on rank 0
@@ -138,13 +156,21 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
   if (!options.trace.file.empty()) executor.observe(recorder.emplace(sharded.plan(), options.trace.updates));
   std::vector<double> seconds, fake_seconds;
   WorkTimes times;  // of this rank, in the updates that are counted
+  EnergyMeter energy(device, node);
+  Energy used;  // in the updates that are counted
   for (std::size_t step = 1; step <= options.steps + 2; ++step) {
     // Each step has an update with transfers and one without. Their order alternates, so that a machine that becomes slower
     // slows both alike.
     const bool fake_first = options.exposed && step % 2 == 0;
     if (fake_first) fake_seconds.push_back(update(true));
     if (recorder && step > 1) recorder->record_next();
+    energy.look();
+    const Energy before = energy.total(world);
     seconds.push_back(update(options.fake_collectives));
+    if (const Energy after = energy.total(world); step > 2)
+      for (const auto of : {&Energy::processors, &Energy::gpus})
+        if ((after.*of).has_value() && (before.*of).has_value())
+          used.*of = (used.*of).value_or(0) + *(after.*of) - *(before.*of);
     if (step > 2) times += executor.times();
     if (options.exposed && !fake_first) fake_seconds.push_back(update(true));
   }
@@ -176,6 +202,13 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
                          {"of_gemm_peak", peak ? nlohmann::json(flops / *peak) : nlohmann::json()},
                          {"gemm_peak_gflops", json_of(peak)},
                          {"mem_peak_bytes", executor.peak_bytes()}};
+  const auto [processors, threads] = processors_and_threads(world);
+  json["processors"] = processors, json["threads"] = threads;
+  // A job on GPUs whose processors report nothing counts the GPUs only.
+  const bool knows_energy = on_gpu ? used.gpus.has_value() : used.processors.has_value();
+  const double joules = used.processors.value_or(0) + used.gpus.value_or(0);
+  json["joules_per_token"] =
+      knows_energy ? nlohmann::json(joules / (tokens * static_cast<double>(options.steps))) : nlohmann::json();
   if (on_gpu) json["comm"] = sharded.mesh().data_description;
   std::string text =
       format("{}{}, {} ranks, {}, {}, batch {} x {} x {} per rank{}{}\n{:.0f} tokens/s, {:.{}f} ms per update (median of {}), ",
@@ -215,34 +248,37 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Device&
 }
 
 /// Throws UserError for options that the measurement does not use.
-void require_read(const OptionTable& table, std::string_view what) {
+void require_read(const OptionTable& table, const BenchOptions& o) {
+  // With a model, `collectives` measures those of an update.
+  const std::string what = o.what == "collectives" && o.names_model ? "collectives with --arch" : o.what;
   const std::pair<std::string_view, std::vector<const char*>> uses[] = {
-      {"gemm step tuning",
+      {"gemm, step, tuning, scaling, collectives with --arch",
        {"arch", "model", "decoder-layers", "decoder-embed-dim", "decoder-ffn-embed-dim", "decoder-attention-heads",
         "decoder-kv-heads", "vocab-size", "share-decoder-input-output-embed", "decoder-learned-pos", "no-scale-embedding",
         "activation-fn", "batch-size", "tokens-per-sample", "precision"}},
-      {"step tuning",
+      {"step, tuning, scaling, collectives with --arch",
        {"attention-backend", "bias-gelu-fusion", "shard-group-size", "update-freq", "sharding-strategy",
         "checkpoint-activations", "comm-thread", "optimizer-state-dtype", "master-dtype", "grad-dtype", "invariant",
         "cpu-offload", "offload-optimizer", "offload-params", "nvme-path"}},
-      {"step tuning collectives", {"sum-order", "sum-staging"}},
-      {"gemm step", {"gemm-algorithms"}},
+      {"step, tuning, scaling, collectives, collectives with --arch", {"sum-order", "sum-staging"}},
+      {"gemm, step, scaling", {"gemm-algorithms"}},
       {"step", {"fake-collectives", "exposed", "trace"}},
       {"tuning", {"memory-limit"}},
       {"collectives", {"max-size"}},
+      {"scaling", {"nodes", "ranks-per-node", "extrapolate", "run-limit", "launcher", "out"}},
       {"storage", {"folder", "file-size"}}};
   for (const auto& [read_by, options] : uses)
     for (const char* option : options)
-      if (table.changed(option) && (" " + std::string(read_by) + " ").find(" " + std::string(what) + " ") == std::string::npos)
+      if (table.changed(option) && format(", {},", read_by).find(format(", {},", what)) == std::string::npos)
         throw UserError(format("{} changes nothing (fsdp-bench {} does not use it; it is for {}); leave it out",
                                table.given(option) ? table.typed(option) : "--" + std::string(option), what, read_by));
 }
 
 /// Throws UserError for invalid or contradictory options.
 void check(const OptionTable& table, const BenchOptions& o) {
-  constexpr std::string_view all[] = {"gemm", "step", "tuning", "collectives", "storage"};
+  constexpr std::string_view all[] = {"gemm", "step", "tuning", "scaling", "collectives", "storage"};
   if (std::find(std::begin(all), std::end(all), o.what) == std::end(all)) return;  // bench() reports it
-  require_read(table, o.what);
+  require_read(table, o);
   if (o.what == "storage" && o.folder.empty())
     throw UserError(
         "storage has no folder (the file is made in it); give one on a drive of this machine: fsdp-bench storage DIR");
@@ -322,18 +358,20 @@ double time_update(Executor& executor, const BatchReader& batches, std::uint64_t
 }
 
 OptionTable bench_option_table(BenchOptions& options) {
-  OptionTable table("fsdp-bench", "gemm|step|tuning|collectives|storage [DIR] [options]",
+  OptionTable table("fsdp-bench", "gemm|step|tuning|scaling|collectives|storage [DIR] [options]",
                     "Measures this machine and this program, as ratios of one run.");
   table.examples({"mpirun -np 4 fsdp-bench collectives", "mpirun -np 4 fsdp-bench step --arch gpt2 --bf16 --batch-size 2",
                   "mpirun -np 4 fsdp-bench tuning --arch llama-3.2-1b --bf16"});
   table.group("What");
   table
-      .text(
-          "what", "gemm|step|tuning|collectives|storage", options.what,
-          "What to measure. gemm: matrix products of a model's layers; step: whole updates on random tokens; tuning: updates "
-          "with batches of 1 (or --batch-size), 2, 4, ... until they do not fit, for every strategy, with and without "
-          "recomputation; collectives: ours and MPI's own (for GPUs only ours); storage: a file for state in DIR, and a plain "
-          "loop")
+      .text("what", "gemm|step|tuning|scaling|collectives|storage", options.what,
+            "What to measure. gemm: matrix products of a model's layers; step: whole updates on random tokens; tuning: updates "
+            "with batches of 1 (or --batch-size), 2, 4, ... until they do not fit, for every strategy, with and without "
+            "recomputation; scaling: updates on 1, 2, 4, ... of the job's nodes, which it starts itself; collectives: ours and "
+            "MPI's own (for GPUs only ours), or with --arch or --model those of an update "
+            "of that "
+            "model; storage: a file for state in DIR, and a plain "
+            "loop")
       .positional()
       .common();
   table
@@ -384,11 +422,29 @@ OptionTable bench_option_table(BenchOptions& options) {
   add_comm_thread_option(table, options.comm_thread);
   add_gemm_algorithms_option(table, options.execution.gemm_algorithms);
   add_state_type_option(table, options.sharding.optimizer.state_type);
+  table.group("Scaling");
+  table.integer("nodes", "N", options.nodes, {1, 1e5}, "nodes of the job to use").unset("all of them");
+  table.integer("ranks-per-node", "N", options.ranks_per_node, {1, 1e4}, "ranks on each node")
+      .unset("the job's tasks per node, else 1; on one node 2");
+  table
+      .integer("extrapolate", "N", options.extrapolate, {1, 1e6},
+               "also predict this number of nodes (of ranks, on one node) from the largest measurement and the plan")
+      .unset("none");
+  table.path("out", "DIR", options.out, "also write scaling.html and scaling.csv here").unset("only printed");
+  table.duration("run-limit", "TIME", options.run_limit_s, "updates on some nodes that take longer are ended: they hang");
+  add_launcher_option(table, options.launcher);
+  table.group("How");
   table.flag("json", options.json, "print one JSON object").common();
   table.then([&options](const OptionTable& read) {
     options.every_strategy = !read.given("sharding-strategy");
+    options.names_model = read.given("arch") || read.given("model");
     if (options.what == "tuning" && !read.given("batch-size")) options.sharding.batch.B = 1;
     check(read, options);
+    constexpr const char* own[] = {"what",      "nodes",    "ranks-per-node", "extrapolate", "out",
+                                   "run-limit", "launcher", "json",           "update-freq"};
+    for (const auto& [name, value] : read.values())
+      if ((read.given(name) || read.changed(name)) && std::find(std::begin(own), std::end(own), name) == std::end(own))
+        options.of_step.push_back(format("--{}={}", name, value));
     const ConfigOverrides& sizes = options.sizes;
     for (const auto& [name, value] : {std::pair{"decoder-layers", sizes.layers},
                                       {"decoder-embed-dim", sizes.width},
@@ -408,12 +464,19 @@ std::string bench(const BenchOptions& options, Communicator& world) {
   Device& device = *rank.device;
   const auto stream = device.make_stream();
   if (options.what == "gemm") return bench_gemm(options, rank.cpus, world, device, *stream);
-  if (options.what == "step") return bench_step(options, world, device, *stream);
+  if (options.what == "step") return bench_step(options, world, *rank.node, device, *stream);
   if (options.what == "tuning") return bench_tuning(options, world, *rank.node, device);
-  if (options.what == "collectives") return bench_collectives(options, world, device);
+  if (options.what == "collectives")
+    return options.names_model ? bench_collectives_of_update(options, world, device)
+                               : bench_collectives(options, world, device);
   if (options.what == "storage") return bench_storage(options, world, device);
+  if (options.what == "scaling")
+    throw CollectiveError(
+        "scaling starts the ranks itself (this is a rank of a job); start it once in the job, without "
+        "mpirun or srun, and with `scaling` as its first word",
+        0, true, exit_code::wrong_use);
   throw CollectiveError(
-      format("{} (choose gemm, step, tuning, collectives or storage); see fsdp-bench --help",
+      format("{} (choose gemm, step, tuning, scaling, collectives or storage); see fsdp-bench --help",
              options.what.empty() ? "no measurement is named" : format("'{}' is not a measurement", options.what)),
       0, true, exit_code::wrong_use);
 }

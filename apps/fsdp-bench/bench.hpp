@@ -18,9 +18,10 @@
 namespace fsdp {
 
 struct BenchOptions {
-  std::string what;              // "gemm", "step", "tuning", "collectives" or "storage"
+  std::string what;              // "gemm", "step", "tuning", "scaling", "collectives" or "storage"
   std::filesystem::path folder;  // of the measurement of storage
   std::string arch = "gpt2";
+  bool names_model = false;     // true if the user gave `arch` or `model`
   ConfigOverrides sizes;        // sizes that replace those of the model of `arch` or `model`
   std::string changes;          // `sizes` as command-line options, for reports
   std::filesystem::path model;  // a Hugging Face folder with a config.json, used instead of `arch`; empty if `arch` is used
@@ -40,6 +41,13 @@ struct BenchOptions {
   ExecutorOptions execution;
   bool comm_thread = false;
   bool json = false;
+  // For `scaling`:
+  int nodes = 0, ranks_per_node = 0;  // 0: those of the job
+  int extrapolate = 0;                // nodes, or ranks on one node; 0: none
+  double run_limit_s = 600;           // of the updates on some nodes
+  std::string launcher;               // words that start ranks; empty: those of the job's scheduler
+  std::filesystem::path out;          // a folder; empty: no page
+  std::vector<std::string> of_step;   // the options of fsdp-bench step
 };
 
 /// Returns the configuration of --model or --arch, with `sizes` applied. Throws UserError.
@@ -73,6 +81,8 @@ std::string bench_tuning(const BenchOptions& options, Communicator& world, Commu
 /// On CPUs, compares this project's collectives with the MPI library's own, alternating in one run. On GPUs, measures only this
 /// project's collectives: options.comm selects NCCL or transfers through host memory.
 std::string bench_collectives(const BenchOptions& options, Communicator& world, Device& device);
+/// Measures the collectives of an update of the model: each size, group and kind once, and how often an update calls it.
+std::string bench_collectives_of_update(const BenchOptions& options, Communicator& world, Device& device);
 /// Compares reads and writes of a file for state with a plain loop, alternating in one run.
 std::string bench_storage(const BenchOptions& options, Communicator& world, Device& device);
 

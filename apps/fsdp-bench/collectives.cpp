@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -14,6 +15,7 @@
 #include "device/gpu_figures.hpp"
 #include "files/json.hpp"
 #include "machine/machine.hpp"
+#include "plan/traffic.hpp"
 
 namespace fsdp {
 
@@ -45,6 +47,70 @@ std::vector<double> measure(const std::vector<std::function<void()>>& calls, std
 }
 
 }  // namespace
+
+std::string bench_collectives_of_update(const BenchOptions& options, Communicator& world, Device& device) {
+  const ShardingOptions sharding = options_for(device.kind(), options.sharding);
+  const TransformerConfig config = agree(world, [&] { return config_of(options); });
+  const ShardedModel sharded(config, sharding, world, traits_for(options, config, sharding, device, world));
+  Mesh mesh = make_mesh(world, sharded.mesh().shape.shard, sharded.mesh().shape.replicate);
+  mesh.use_device(device, options.comm, largest_sums(sharded.plan(), mesh.shape));
+  const auto ranks_of = [&](const Operation& op) { return static_cast<std::size_t>(mesh.along(op.group).size()); };
+
+  // Operations with the same collective of the same group. The order is the same on all ranks.
+  struct Use {
+    const Operation* op = nullptr;
+    std::uint64_t calls = 0;
+  };
+  std::map<CollectiveUse, Use> uses;
+  std::map<Collectives*, std::size_t> largest;  // the bytes of a group's largest buffer
+  std::size_t largest_part = 0;
+  std::vector<Collectives*> groups;  // in the order of their first use
+  for (const Operation& op : sharded.plan().update) {
+    const auto use = collective_of(op);
+    if (!use || ranks_of(op) == 1) continue;
+    Use& of_kind = uses[*use];
+    if (of_kind.calls++ == 0) of_kind.op = &op;
+    Collectives& group = group_of(op, mesh);
+    if (largest.emplace(&group, 0).second) groups.push_back(&group);
+    largest[&group] = std::max(largest[&group], use->buffer_bytes(ranks_of(op)));
+    largest_part = std::max(largest_part, op.count * size_of(op.type));
+  }
+  std::map<Collectives*, Buffer> memory;  // allocated by the communicator, as in training
+  for (Collectives* const group : groups) memory[group] = group->allocate(device, largest[group]);
+  const Buffer part = agree(world, [&] { return device.allocate(std::max<std::size_t>(largest_part, 1)); });
+  const auto stream = device.make_stream(is_host(device.kind()) ? StreamUse::compute : StreamUse::communication);
+
+  const std::string connection = is_host(device.kind()) ? world.description() : mesh.data_description;
+  nlohmann::json json = {{"arch", model_of(options)},      {"ranks", world.size()}, {"strategy", options.sharding.strategy},
+                         {"device", device.description()}, {"comm", connection},    {"collectives", nlohmann::json::array()}};
+  std::vector<std::vector<std::string>> rows = {{"collective", "group", "whole", "ms", "GB/s", "calls", "ms/update"}};
+  double update_s = 0;
+  for (const auto& [use, of_kind] : uses) {
+    const Operation& op = *of_kind.op;
+    const double whole = static_cast<double>(use.buffer_bytes(ranks_of(op)));
+    const std::string group = format("{} of {}", name_of(op.group), ranks_of(op));
+    const std::size_t at_once = whole < 1 << 20 ? 20 : 2;
+    std::byte* const data = memory.at(&group_of(op, mesh)).data();
+    const double seconds = time_collective(*stream, world, at_once, std::max<std::size_t>(options.steps, 3),
+                                           [&] { queue_collective(op, mesh, data, part.data(), *stream); });
+    const double all_calls = seconds * static_cast<double>(of_kind.calls);
+    update_s += all_calls;
+    rows.push_back({std::string(op.kind->name), group, format_bytes(whole), format("{:.3f}", 1e3 * seconds),
+                    format("{:.2f}", whole / seconds / 1e9), format("{}", of_kind.calls), format("{:.2f}", 1e3 * all_calls)});
+    json["collectives"].push_back({{"name", op.kind->name},
+                                   {"group", group},
+                                   {"bytes", use.buffer_bytes(ranks_of(op))},
+                                   {"calls", of_kind.calls},
+                                   {"ms", 1e3 * seconds}});
+  }
+  world.barrier();
+  json["update_ms"] = 1e3 * update_s;
+  return options.json
+             ? json_text(json) + "\n"
+             : format("{}, {} ranks, {}; {}\nthe collectives of an update, one after another; GB/s: whole buffer / time\n",
+                      model_of(options), world.size(), options.sharding.strategy, connection) +
+                   lay_out(rows, 2) + format("together {:.1f} ms for an update\n", 1e3 * update_s);
+}
 
 std::string bench_collectives(const BenchOptions& options, Communicator& world, Device& device) {
   const bool on_gpu = !is_host(device.kind());

@@ -15,8 +15,11 @@
 #include "base/timer.hpp"
 #include "comm/agree.hpp"
 #include "comm/threads/threads.hpp"
+#include "files/input_file.hpp"
+#include "files/output_file.hpp"
 #include "fsdp-doctor/gpus.hpp"
 #include "fsdp-doctor/machine.hpp"
+#include "fsdp-doctor/places.hpp"
 #include "fsdp-doctor/start.hpp"
 #include "fsdp-doctor/storage.hpp"
 #include "fsdp-doctor/work.hpp"
@@ -36,6 +39,7 @@ constexpr Check checks[] = {
     {"processors", "processors and their instructions", check_processors, true},
     {"GPUs", "the driver, and a GPU for each rank", check_gpus, true},
     {"NCCL", "its version", check_nccl},
+    {"places", "where ranks and GPUs are on a node", check_places},
     {"threads", "threads and binding", check_threads},
     {"locked memory", "the limit of locked memory", check_locked_memory, true},
     {"shared memory", "the size of /dev/shm", check_shared_memory, true},
@@ -45,6 +49,7 @@ constexpr Check checks[] = {
     {"state folder", "writing and reading in the folder for state", check_state_folder, true},
     {"compute", "matrix products on all nodes", check_compute},
     {"network", "messages between the nodes", check_network},
+    {"NCCL network", "a collective of all GPUs", check_nccl_network},
     {"files", "writing and reading by all ranks at once", check_files},
     {"training", "a small training run over all ranks", check_training},
 };
@@ -53,6 +58,50 @@ constexpr std::string_view skipped = "The checks after this one were skipped.";
 
 /// Thrown by a rank after it has printed an error that only this rank has, while other ranks wait for it.
 struct FailedAlone {};
+
+/// Takes the options for fsdp-bench collectives. Throws UserError if an option needs --transports, or contradicts it.
+void read_transport_options(const OptionTable& read, DoctorOptions& options) {
+  constexpr const char* of_bench[] = {"model",
+                                      "decoder-layers",
+                                      "decoder-embed-dim",
+                                      "decoder-ffn-embed-dim",
+                                      "decoder-attention-heads",
+                                      "decoder-kv-heads",
+                                      "vocab-size",
+                                      "share-decoder-input-output-embed",
+                                      "decoder-learned-pos",
+                                      "no-scale-embedding",
+                                      "activation-fn",
+                                      "sharding-strategy",
+                                      "shard-group-size",
+                                      "update-freq",
+                                      "precision",
+                                      "master-dtype",
+                                      "grad-dtype"};
+  if (!options.transports) {
+    for (const char* name : {"nodes", "ranks-per-node", "transport-limit", "launcher", "arch"})
+      if (read.given(name))
+        throw UserError(
+            format("{} changes nothing (it is for --transports); leave it out, or add --transports", read.typed(name)));
+    for (const char* name : of_bench)
+      if (read.changed(name))
+        throw UserError(format("--{} changes nothing (it is for --transports); leave it out, or add --transports", name));
+    return;
+  }
+  if (!launcher_name([](const char* name) { return std::getenv(name); }).empty())
+    throw UserError(
+        "--transports starts the ranks itself (this is a rank of a job); start it once in the job, without mpirun or srun");
+  for (const char* name : {"save-dir", "nvme-path", "comm", "threads", "pack"})
+    if (read.given(name))
+      throw UserError(format("{} changes nothing (--transports does not use it); leave it out", read.typed(name)));
+  if (read.given("arch") && read.given("model"))
+    throw UserError("--arch and --model are both given (each selects a model); leave out one of them");
+  if (!read.given("model")) options.of_bench.push_back("--arch=" + options.arch);
+  for (const auto& [name, value] : read.values())
+    if (std::find(std::begin(of_bench), std::end(of_bench), name) != std::end(of_bench) &&
+        (read.changed(name) || read.given(name)))
+      options.of_bench.push_back(format("--{}={}", name, value));
+}
 
 void sleep_s(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
@@ -65,16 +114,61 @@ OptionTable doctor_option_table(DoctorOptions& options) {
                     "failed, 1 if one has, 2 for wrong use.");
   table.examples({"fsdp-doctor", "mpirun -np 4 fsdp-doctor --save-dir checkpoints", "srun fsdp-doctor --device cuda --json"});
   table.group("What");
-  table.path("save-dir", "DIR", options.save_dir, "where checkpoints will be saved; a folder is made in it, and removed")
-      .sets("save folder");
+  table
+      .path("save-dir", "DIR", options.save_dir,
+            "where checkpoints will be saved; a folder is made in it, and removed; with --pack, the folder of RUN")
+      .sets("save folder")
+      .common();
   table.path("nvme-path", "DIR", options.nvme_path, "the folder of --nvme-path in your run; its drive is measured on each node")
       .unset("not checked")
-      .sets("folder of state");
-  table.flag("json", options.json, "print one JSON object");
+      .sets("folder of state")
+      .common();
+  table.flag("json", options.json, "print one JSON object").common();
+  table
+      .path("pack", "RUN", options.pack,
+            "also write one archive about a run, to attach to a ticket: RUN is its save folder or metrics file. It has the "
+            "report, options, plan, metrics, the output of batch jobs, flight records, versions and the environment without "
+            "secrets; no data and no weights. Without a launcher, MPI is not started, and only this node is checked")
+      .unset("no archive")
+      .common();
+  table.path("out", "FILE", options.out, "the archive of --pack, .tar.gz")
+      .unset("fsdp-pack-NAME.tar.gz in this folder")
+      .sets("archive");
   table.group("How");
   add_device_option(table, options.device);
   add_threads_option(table, options.threads);
   add_comm_options(table, options.comm);
+  table.group("Transports");
+  table
+      .flag("transports", options.transports,
+            "Instead of the checks, time the collectives of an update with each transport and with settings that computing "
+            "centres publish, and print the fastest as lines for a job script. Start this once in the job, without srun or "
+            "mpirun: it starts the ranks itself.")
+      .common();
+  table.integer("nodes", "N", options.nodes, {1, 1e5}, "nodes of the job to use").unset("all of them");
+  table.integer("ranks-per-node", "N", options.ranks_per_node, {1, 1e4}, "ranks on each node")
+      .unset("the job's tasks per node, or a rank for each GPU");
+  table.duration("transport-limit", "TIME", options.transport_limit_s, "a transport that takes longer is ended: it hangs");
+  add_launcher_option(table, options.launcher);
+  table.rows_of("fsdp-bench");
+  table.text("arch", "NAME", options.arch, "model; see fsdp-train --list-archs").sets("architecture");
+  table.path("model", "DIR", options.model, "Hugging Face folder, instead of --arch: its config.json defines the model")
+      .unset("as --arch");
+  add_size_options(table, options.sizes);
+  add_strategy_option(table, options.sharding.strategy);
+  add_group_option(table, options.sharding.shard_group_size);
+  table.integer("update-freq", "N", options.sharding.plan.micro_batches, {1, 1e6}, "micro-batches of an update");
+  add_precision_options(table, options.sharding.types.parameter);
+  add_kept_type_options(table, options.sharding.types);
+  table.then([&options](const OptionTable& read) { read_transport_options(read, options); });
+  table.then([&options](const OptionTable& given) {
+    if (given.given("out") && options.pack.empty())
+      throw UserError("--out changes nothing (there is no --pack); leave it out, or give --pack RUN");
+    if (options.json && !options.pack.empty())
+      throw UserError("--json does not go with --pack (the report in the archive is text); leave out one of them");
+    if (!options.pack.empty() && !given.given("save-dir"))
+      options.save_dir = kind_of(options.pack) == PathKind::folder ? options.pack : folder_of(options.pack);
+  });
   return table;
 }
 
@@ -115,6 +209,11 @@ Doctor::Doctor(const DoctorOptions& options, const Start& start, std::function<s
 }
 
 Doctor::~Doctor() = default;
+
+std::string Doctor::report() const {
+  const std::lock_guard lock(state_->mutex);
+  return clean_lines(text_of(state_->report));
+}
 
 void Doctor::expired(const std::string& stage, double limit_s) {
   if (state_->is_connected && state_->is_speaker) {
@@ -218,7 +317,8 @@ int Doctor::run(MpiSession& session) {
 }
 
 int Doctor::run_alone(Finding why) {
-  state_->report.title = format("one of {} processes, on {}", start_.launched.count, host_name());
+  state_->report.title = start_.launched.count == 1 ? host_name() + ", without MPI"
+                                                    : format("one of {} processes, on {}", start_.launched.count, host_name());
   state_->report.nodes.emplace_back(host_name(), 1);
   state_->add(checks[0].name, std::move(why));
   state_->report.last = "The checks that need several ranks were skipped; the checks above are of this process's node only.";

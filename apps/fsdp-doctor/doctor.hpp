@@ -35,8 +35,10 @@ class Doctor {
   /// Runs all checks on all ranks. Returns the exit code. If some ranks do not arrive at a check, or the check throws on one
   /// rank only, reports that and ends the job.
   int run(MpiSession& session);
-  /// Runs only the local checks, for ranks that MPI does not connect with each other. `why` is the first line of the report.
+  /// Runs only the local checks, for a process that MPI does not connect with others. `why` is the first line of the report.
   int run_alone(Finding why);
+  /// Returns the report so far, as it is printed.
+  std::string report() const;
 
  private:
   struct State;

@@ -22,6 +22,17 @@ struct DoctorOptions {
   std::size_t threads = 0;                               // of a rank; 0 means as many as fsdp-train would use
   CommOptions comm = {.kind = "auto", .timeout_s = 20};  // as in training; timeout_s limits all waits
   bool json = false;
+  std::filesystem::path pack, out;  // the run that is packed, and the archive; empty: none, and a name in this folder
+  // For --transports:
+  bool transports = false;
+  int nodes = 0, ranks_per_node = 0;  // 0: those of the job
+  std::string launcher;               // words that start ranks; empty: those of the job's scheduler
+  double transport_limit_s = 60;      // of one transport
+  std::string arch = "gpt2";
+  std::filesystem::path model;
+  ConfigOverrides sizes;
+  ShardingOptions sharding;
+  std::vector<std::string> of_bench;  // the options of fsdp-bench collectives
 };
 
 /// How the ranks were started, according to the environment before MPI starts.

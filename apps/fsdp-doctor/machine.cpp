@@ -17,6 +17,7 @@
 #include "kernels/kernels.hpp"
 #include "kernels/threads.hpp"
 #include "machine/machine.hpp"
+#include "machine/node_places.hpp"
 
 namespace fsdp {
 
@@ -224,14 +225,8 @@ Finding judge_clocks(const std::vector<std::string>& nodes, const std::vector<do
 }
 
 bool node_has_rdma() {
-  std::error_code error;
-  for (const auto& device : std::filesystem::directory_iterator("/sys/class/infiniband", error))
-    for (const auto& port : std::filesystem::directory_iterator(device.path() / "ports", error)) {
-      std::ifstream file(port.path() / "state");  // "4: ACTIVE"
-      std::string state;
-      if (std::getline(file, state) && state.find("ACTIVE") != state.npos) return true;
-    }
-  return false;
+  const std::vector<Link> links = find_links();
+  return !links.empty() && links.front().is_fast();
 }
 
 std::optional<Finding> check_processors(DoctorJob& job) {

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <sstream>
 
+#include "base/batch_job.hpp"
 #include "base/format.hpp"
 #include "base/system.hpp"
 #include "base/version.hpp"
@@ -94,7 +95,9 @@ Finding judge_mpi(const Start& start, const std::vector<std::string>& nodes, con
 
 Finding judge_slurm(const SlurmFacts& slurm, const Start& start, std::size_t ranks, std::size_t nodes) {
   Finding finding;
-  const std::string plugin = srun_plugin(start.library), protocol = plugin == "pmix" ? "PMIx" : "PMI2";
+  const std::string plugin = srun_plugin(start.library), protocol = plugin == "pmix"   ? "PMIx"
+                                                                    : plugin == "pmi2" ? "PMI2"
+                                                                                       : plugin;
   const bool has_it = slurm.plugins && has_plugin(*slurm.plugins, start.library);
   const std::string srun = !slurm.plugins ? "there is no srun here"
                            : has_it       ? "srun has " + protocol
@@ -102,6 +105,7 @@ Finding judge_slurm(const SlurmFacts& slurm, const Start& start, std::size_t ran
   finding.figures = {{"job", slurm.job}, {"nodes", slurm.nodes}, {"tasks", slurm.tasks}};
   if (slurm.job.empty()) {
     finding.text = slurm.plugins ? format("this is not a Slurm job; {}", srun) : "this is not a Slurm job";
+    if (!slurm.other_job.empty()) finding.text += format(", but {}", slurm.other_job);
     return finding;
   }
   if (slurm.is_over) {
@@ -145,6 +149,8 @@ std::optional<Finding> check_slurm(DoctorJob& job) {
              .tasks = std::max<std::size_t>(1, number_in_environment("SLURM_NTASKS")),
              .plugins = {},
              .is_over = slurm_job_is_over(id)};
+  else
+    slurm.other_job = batch_job().description();
   slurm.plugins = plugins_of_srun();
   return judge_slurm(slurm, job.start, job.node_of.size(), job.nodes.size());
 }

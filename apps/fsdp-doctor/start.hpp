@@ -26,6 +26,7 @@ struct SlurmFacts {
   std::size_t nodes = 1, tasks = 1;         // the numbers that are allocated to the job
   std::optional<std::string> plugins = {};  // the output of `srun --mpi=list`; empty if there is no srun
   bool is_over = false;                     // true if the job has ended, although this shell still has its variables
+  std::string other_job = {};               // the job of another scheduler, such as "PBS job 12.server"; empty if there is none
 };
 Finding judge_slurm(const SlurmFacts& slurm, const Start& start, std::size_t ranks, std::size_t nodes);
 

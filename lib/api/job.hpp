@@ -16,7 +16,7 @@ struct JobOptions {
   double timeout_s = 600;               // the longest wait for a rank in a collective, after which the job ends; 0: no limit
   bool stop_signals = false;     // SIGTERM, SIGINT and SIGUSR1 do not end the program, but make should_stop() return true
   std::string stop_folder = {};  // with stop_signals: should_stop() returns true if this folder has a file "stop"; empty: none
-  double stop_before_s = 0;      // should_stop() returns true if the Slurm job ends within this time; 0: it does not
+  double stop_before_s = 0;      // should_stop() returns true if the batch job ends within this time; 0: it does not
 };
 
 /// The exit code of a program that has saved and stopped because should_stop() returned true, as that of fsdp-train.

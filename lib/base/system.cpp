@@ -91,7 +91,7 @@ std::optional<ProgramAnswer> ask_program(const std::vector<std::string>& words, 
     char piece[512];
     const ssize_t n = ::read(ends[0], piece, sizeof piece);
     ended = n == 0;
-    if (n > 0 && answer.text.size() < 4096) answer.text.append(piece, static_cast<std::size_t>(n));
+    if (n > 0 && answer.text.size() < (1u << 20)) answer.text.append(piece, static_cast<std::size_t>(n));
   }
   ::close(ends[0]);
   if (!runs) return std::nullopt;

@@ -20,7 +20,7 @@ std::size_t available_memory_bytes();
 /// fills them with zeros each time that a training step allocates them again.
 void keep_freed_memory();
 
-/// The exit code of another program, and up to about 4 KiB of what it printed to stdout and stderr.
+/// The exit code of another program, and up to about 1 MiB of what it printed to stdout and stderr.
 struct ProgramAnswer {
   int exit_code;
   std::string text;

@@ -19,6 +19,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/batch_job.hpp"
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/program.hpp"
@@ -35,12 +36,12 @@ namespace fs = std::filesystem;
 
 /// The owner that a lock file names. All fields are empty if the file names none.
 struct LockOwner {
-  std::string host, job, cluster;
+  std::string host;
+  std::string job;                 // with its scheduler's name, as BatchJob::description()
+  std::string slurm_job, cluster;  // of Slurm only
   std::int64_t process = 0, restarts = 0;
 
-  std::string description() const {
-    return format("process {} on {}{}", process, host, job.empty() ? "" : format(", Slurm job {}", job));
-  }
+  std::string description() const { return format("process {} on {}{}{}", process, host, job.empty() ? "" : ", ", job); }
 };
 
 std::string environment(const char* name) {
@@ -49,8 +50,9 @@ std::string environment(const char* name) {
 }
 
 LockOwner myself() {
-  return {host_name(), environment("SLURM_JOB_ID"), environment("SLURM_CLUSTER_NAME"), getpid(),
-          std::atoll(environment("SLURM_RESTART_COUNT").c_str())};
+  const BatchJob job = batch_job();
+  return {host_name(), job.description(), job.scheduler == Scheduler::slurm ? job.id : "", environment("SLURM_CLUSTER_NAME"),
+          getpid(),    job.restarts};
 }
 
 /// Returns nothing if the file is not a lock file of this program. Returns an empty LockOwner if the file is empty or has only
@@ -72,8 +74,12 @@ std::optional<LockOwner> read_owner(int fd) {
     const bool is_beginning = found.find_first_of("}\n") == found.npos;
     return is_beginning ? std::optional(LockOwner{}) : std::nullopt;
   }
-  return LockOwner{owner.value("host", ""), owner.value("slurm_job", ""),
-                   is("slurm_cluster", &Json::is_string) ? owner.value("slurm_cluster", "") : "",
+  const auto word = [&](const char* key) { return is(key, &Json::is_string) ? owner.value(key, "") : std::string(); };
+  const BatchJob slurm_job = {Scheduler::slurm, word("slurm_job")};
+  return LockOwner{word("host"),
+                   slurm_job.id.empty() ? word("job") : slurm_job.description(),
+                   slurm_job.id,
+                   word("slurm_cluster"),
                    owner.value("process", std::int64_t{0}),
                    is("slurm_restarts", &Json::is_number_integer) ? owner["slurm_restarts"].get<std::int64_t>() : 0};
 }
@@ -165,7 +171,7 @@ SaveLock::SaveLock(const fs::path& save_dir, double patience_s, const EarlierSta
       const bool left_here = owner.host.empty() || (owner.host == me.host && locked);  // a dead process holds no flock
       if (left_here || requeued) break;
       const bool is_of_this_cluster = !me.cluster.empty() && owner.cluster == me.cluster;
-      if (owner.job == me.job || !is_of_this_cluster || !slurm_job_is_over(owner.job))
+      if (owner.job == me.job || !is_of_this_cluster || !slurm_job_is_over(owner.slurm_job))
         throw RunError(format("{} may be in use (by {}); wait until that run ends, or, if it has died, remove {}",
                               folder_.string(), owner.description(), path_.string()));
       taken_over_ =
@@ -174,7 +180,8 @@ SaveLock::SaveLock(const fs::path& save_dir, double patience_s, const EarlierSta
     }
     const std::string text = json_text(nlohmann::json{{"host", me.host},
                                                       {"process", me.process},
-                                                      {"slurm_job", me.job},
+                                                      {"slurm_job", me.slurm_job},
+                                                      {"job", me.job},
                                                       {"slurm_cluster", me.cluster},
                                                       {"slurm_restarts", me.restarts},
                                                       {"since", std::time(nullptr)}}) +

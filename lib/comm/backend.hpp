@@ -68,6 +68,9 @@ class DeviceGroups {
   /// memory, which staging_of_sums() returns; 0 is enough for gathers. `group` and this object must outlive the result.
   /// Collective over all ranks of the job; each rank passes the group that it belongs to.
   virtual std::unique_ptr<Collectives> make(Communicator& group, std::size_t staging_bytes) = 0;
+  /// The network between nodes, on all ranks: "libfabric (aws-ofi-nccl 1.11.0, cxi)". Empty if there is one node, or if the
+  /// library does not say it.
+  std::string network = {};
 };
 
 /// The functions of a device backend. DeviceBackend::find returns them if the library of the backend was found.

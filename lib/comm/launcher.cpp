@@ -44,6 +44,8 @@ std::string launcher_name(const Environment& get) {
   const auto text = [&](const char* name) { return std::string(get(name) ? get(name) : ""); };
   if (get("OMPI_COMM_WORLD_SIZE")) return "mpirun of Open MPI";  // checked first, because mpirun passes on srun's variables
   if (get("HYDI_CONTROL_FD")) return "mpirun of MPICH or Intel MPI";
+  if (get("PALS_RANKID")) return "mpiexec of PALS";
+  if (get("FLUX_TASK_RANK")) return "flux run";
   if (text("PMIX_NAMESPACE").starts_with("slurm.pmix"))
     return "srun with PMIx" + (get("PMIX_VERSION") ? " " + text("PMIX_VERSION") : "");
   if (get("SLURM_STEP_NUM_TASKS") && !get("SLURM_PTY_PORT")) return get("PMI_SIZE") ? "srun with PMI2" : "srun without PMI";
@@ -57,7 +59,10 @@ int launched_rank(const Environment& get) {
   return 0;
 }
 
-std::string srun_plugin(const std::string& library) { return library.starts_with("Open MPI") ? "pmix" : "pmi2"; }
+std::string srun_plugin(const std::string& library) {
+  if (library.find("CRAY MPICH") != std::string::npos) return "cray_shasta";
+  return library.starts_with("Open MPI") ? "pmix" : "pmi2";
+}
 
 bool ranks_stay_alone(const LaunchedRanks& launched, const std::string& library, bool has_client, const Environment& get) {
   if (launched.count <= 1) return false;

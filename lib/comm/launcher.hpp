@@ -31,8 +31,8 @@ std::string launcher_name(const Environment& get);
 /// Returns the rank that the launcher has given to this process in an environment variable; 0 if there is none.
 int launched_rank(const Environment& get);
 
-/// What srun's option that chooses the MPI takes for this MPI (its version text), if both have their usual modules: "pmix" or
-/// "pmi2".
+/// What srun's option that chooses the MPI takes for this MPI (its version text), if both have their usual modules: "pmix",
+/// "pmi2", or "cray_shasta" for Cray MPICH.
 std::string srun_plugin(const std::string& library);
 
 /// Returns true if the launcher has started several ranks that MPI cannot connect. MPI_Init would then end these ranks with

@@ -103,6 +103,7 @@ void Mesh::use_device(Device& device, const CommOptions& options, const LargestS
       device_groups = library->connect(*world, device, {.sum_order = options.sum_order, .timeout_s = options.timeout_s});
       data_description = format("{} {}, sums in {} order", backend->name, library->version(),
                                 options.sum_order == SumOrder::canonical ? "canonical" : "the library's");
+      if (!device_groups->network.empty()) data_description += ", between nodes by " + device_groups->network;
     }
   }
   const auto refuse = [](const std::string& message) { throw CollectiveError(message, 0, true, exit_code::wrong_use); };

@@ -22,6 +22,8 @@ struct CudaLibrary {
   /// Makes the device for usable GPU number `index` and sets that GPU as the current one of the calling thread. Only that
   /// thread may use the device. Throws CallError.
   std::unique_ptr<Device> (*make_device)(int index);
+  /// Device::place() of usable GPU number `index`, without making the device. Throws CallError.
+  std::string (*place)(int index);
 };
 
 /// Loads libfsdp_cuda from the file that the environment variable FSDP_CUDA_LIBRARY names. If the variable is not set and a GPU

@@ -156,40 +156,75 @@ ChildEnd run_child(const ChildCommand& command) {
   return result;
 }
 
-Allocation find_allocation(const Environment& get, const std::string& library, const std::string& srun_mpi,
+ChildAnswer read_child(const ChildEnd& end, const std::string& program, double limit_s) {
+  ChildAnswer answer;
+  const auto message_in = [&](const std::string& text) {
+    std::istringstream lines(text);
+    std::string last;
+    for (std::string line; std::getline(lines, line);) {
+      if (const std::size_t at = line.find(program + ": "); at != line.npos) return line.substr(at + program.size() + 2);
+      if (line.find_first_not_of(" -=*\t") != line.npos) last = line;
+    }
+    return last;
+  };
+  if (end.timed_out || (end.exit_code != 0 && end.seconds >= limit_s)) {
+    answer.hung = true;
+    answer.problem = format("it hung, and was ended after {}", format_duration(end.seconds));
+  } else if (end.exit_code != 0) {
+    const std::string message = message_in(end.err);
+    answer.problem = format("it failed: {}", message.empty() ? format("exit code {}", end.exit_code) : excerpt(message, 200));
+  } else {
+    std::istringstream lines(end.out);
+    for (std::string line; std::getline(lines, line);)
+      if (line.starts_with("{"))
+        if (nlohmann::json object = nlohmann::json::parse(line, nullptr, false); object.is_object())
+          answer.json = std::move(object);
+    if (answer.json.is_null()) answer.problem = format("it printed '{}' instead of a result", excerpt(message_in(end.out), 60));
+  }
+  return answer;
+}
+
+std::string program_beside(const std::string& name) {
+  return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / name).string();
+}
+
+Allocation find_allocation(const Environment& get, const std::string& library, const SchedulerAnswers& answers,
                            const std::string& template_words) {
   if (const std::string launcher = launcher_name(get); !launcher.empty())
     throw UserError(format("this program was started by {}, but starts the ranks itself; start it once, in the job, without {}",
                            launcher, launcher.substr(0, launcher.find(' '))));
   const bool is_open_mpi = library.starts_with("Open MPI");
   Allocation allocation;
-  if (get("SLURM_JOB_ID")) {
-    allocation = {"Slurm", number(get, "SLURM_JOB_NUM_NODES"), number(get, "SLURM_NTASKS_PER_NODE")};
-    for (const std::string& plugin : {srun_plugin(library), std::string("cray_shasta")})
-      if (srun_mpi.find(plugin) != srun_mpi.npos && allocation.start.empty())
-        allocation.start = {
-            "srun",      "--mpi=" + plugin,      "--nodes={nodes}", "--ntasks={ranks}", "--ntasks-per-node={per-node}",
-            "--overlap", "--kill-on-bad-exit=1", "--wait=30"};
-    if (const char* const cores = get("SLURM_CPUS_PER_TASK"); cores && !allocation.start.empty())
-      allocation.start.push_back(format("--cpus-per-task={}", cores));
-  } else if (const char* const node_file = get("PBS_NODEFILE")) {
-    std::ifstream file(node_file);
+  const auto use_hosts = [&](const char* scheduler, const char* variable) {
+    const char* const hosts = get(variable);
+    std::ifstream file(hosts ? hosts : "");
     std::set<std::string> names;
     for (std::string name; file >> name;) names.insert(name);
     if (names.empty())
-      throw UserError(format("PBS_NODEFILE is {}, which has no nodes; start this program in a PBS job", node_file));
-    allocation = {"PBS", static_cast<int>(names.size()), number(get, "PBS_NUM_PPN")};
-    if (!is_open_mpi)  // PALS, and MPICH's mpiexec
-      allocation.start = {"mpiexec", "-n", "{ranks}", "--ppn", "{per-node}", "--hostfile", node_file};
-  } else if (get("FLUX_JOB_ID")) {
-    allocation = {"Flux", number(get, "FLUX_JOB_NNODES"), 0};
+      throw UserError(format("{}{} has no nodes; start this program in a batch job of {}", variable,
+                             hosts ? format(", {},", hosts) : std::string(), scheduler));
+    allocation = {scheduler, static_cast<int>(names.size())};
+    if (is_open_mpi)
+      allocation.start = {"mpirun",    "-np", "{ranks}", "--hostfile", hosts, "--map-by", "ppr:{per-node}:node",
+                          "--bind-to", "none"};
+    else  // PALS, and MPICH's mpiexec
+      allocation.start = {"mpiexec", "-n", "{ranks}", "--ppn", "{per-node}", "--hostfile", hosts};
+  };
+  if (get("SLURM_JOB_ID")) {
+    allocation = {"Slurm", number(get, "SLURM_JOB_NUM_NODES"), number(get, "SLURM_NTASKS_PER_NODE")};
+    if (const std::string plugin = srun_plugin(library); answers.srun_mpi.find(plugin) != std::string::npos) {
+      allocation.start = {
+          "srun",      "--mpi=" + plugin,      "--nodes={nodes}", "--ntasks={ranks}", "--ntasks-per-node={per-node}",
+          "--overlap", "--kill-on-bad-exit=1", "--wait=30"};
+      if (const char* const cores = get("SLURM_CPUS_PER_TASK")) allocation.start.push_back(format("--cpus-per-task={}", cores));
+    }
+  } else if (get("PBS_JOBID")) {
+    use_hosts("PBS", "PBS_NODEFILE");
+  } else if (get("LSB_JOBID")) {
+    use_hosts("LSF", "LSB_DJOB_HOSTFILE");
+  } else if (get("FLUX_ENCLOSING_ID")) {
+    allocation = {"Flux", std::atoi(answers.flux_size.c_str())};
     allocation.start = {"flux", "run", "--nodes={nodes}", "--ntasks={ranks}", "--exclusive"};
-  } else if (const char* const hosts = get("LSB_MCPU_HOSTS")) {  // "batch1 1 node7 16 node8 16"; the first runs no ranks
-    std::istringstream words(hosts);
-    std::map<int, int> hosts_by_slots;
-    std::string name;
-    for (int slots = 0; words >> name >> slots;) ++hosts_by_slots[slots];
-    allocation = {"LSF", hosts_by_slots.empty() ? 1 : hosts_by_slots.rbegin()->second};
   }
   allocation.nodes = std::max(1, allocation.nodes);
   if (allocation.start.empty())
@@ -213,10 +248,21 @@ Allocation find_allocation(const Environment& get, const std::string& library, c
 
 Allocation find_allocation(const std::string& template_words) {
   const Environment get = [](const char* name) { return std::getenv(name); };
-  std::string srun_mpi;
-  if (get("SLURM_JOB_ID") && template_words.empty())
-    if (const auto answer = ask_program({"srun", "--mpi=list"}, 20)) srun_mpi = answer->text;
-  return find_allocation(get, MpiSession::library_version(), srun_mpi, template_words);
+  SchedulerAnswers answers;
+  const auto ask = [](const std::vector<std::string>& words) {
+    const auto answer = ask_program(words, 20);
+    return answer ? answer->text : std::string();
+  };
+  if (get("SLURM_JOB_ID")) answers.srun_mpi = ask({"srun", "--mpi=list"});
+  if (get("FLUX_ENCLOSING_ID")) answers.flux_size = ask({"flux", "getattr", "size"});
+  return find_allocation(get, MpiSession::library_version(), answers, template_words);
+}
+
+void require_nodes(const Allocation& allocation, int nodes) {
+  if (nodes <= allocation.nodes) return;
+  throw UserError(format("--nodes {} is more than {} has; start this in a larger job, or give fewer nodes", nodes,
+                         allocation.scheduler.empty() ? std::string("this machine (1)")
+                                                      : format("the {} job ({})", allocation.scheduler, allocation.nodes)));
 }
 
 std::vector<std::string> launch_words(const Allocation& allocation, RankLayout layout, double limit_s,

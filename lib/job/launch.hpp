@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "comm/launcher.hpp"
 
 namespace fsdp {
@@ -32,6 +34,19 @@ struct ChildEnd {
 /// If this process dies, the child receives SIGTERM. Must be called by the only thread of a process.
 ChildEnd run_child(const ChildCommand& command);
 
+/// The JSON object that a child has printed, or why there is none.
+struct ChildAnswer {
+  nlohmann::json json;  // null if there is no object
+  bool hung = false;    // the child was ended, or its ranks were killed, after the limit
+  std::string problem;  // "it failed: nothing fits"; empty if there is an object
+};
+/// Reads the last line of end.out that is a JSON object, among lines of launchers. If there is none, or if the child failed,
+/// `problem` has the first line of end.err that begins with the name of `program`, else the last line. After `limit_s` seconds
+/// the child's ranks were killed.
+ChildAnswer read_child(const ChildEnd& end, const std::string& program, double limit_s);
+/// The path of another program in the folder of this one.
+std::string program_beside(const std::string& name);
+
 /// How many nodes a job has, and how many ranks to start on each of them.
 struct RankLayout {
   int nodes = 1, per_node = 1;
@@ -46,14 +61,21 @@ struct Allocation {
   std::vector<std::string> start = {};  // the words that start ranks; {nodes}, {per-node} and {ranks} are replaced by numbers
 };
 
+/// What commands of schedulers have printed; empty outside of their jobs, or if they fail.
+struct SchedulerAnswers {
+  std::string srun_mpi = {};   // srun --mpi=list
+  std::string flux_size = {};  // flux getattr size
+};
 /// Finds the scheduler in whose job this process is, and how it starts ranks for this MPI (`library`: its version text).
-/// `srun_mpi` is the output of `srun --mpi=list`, and is used only in a Slurm job. `template_words` replaces `start` if it is
-/// not empty. Throws UserError if this process was started by mpirun or srun, or if `template_words` lacks {ranks}, or lacks
-/// {nodes} and {per-node}, in a job of several nodes.
-Allocation find_allocation(const Environment& get, const std::string& library, const std::string& srun_mpi,
+/// `template_words` replaces `start` if it is not empty. Throws UserError if this process was started by mpirun or srun, if a
+/// job of PBS or LSF has no list of its nodes, or if `template_words` lacks {ranks}, and also {nodes} or {per-node}.
+Allocation find_allocation(const Environment& get, const std::string& library, const SchedulerAnswers& answers,
                            const std::string& template_words = "");
 /// The same for this process.
 Allocation find_allocation(const std::string& template_words = "");
+
+/// Throws UserError if the allocation has fewer than `nodes` nodes (--nodes).
+void require_nodes(const Allocation& allocation, int nodes);
 
 /// Returns the words that run `program` on every rank. If a rank's process still runs after `limit_s` seconds, it is killed on
 /// its own node (by timeout of coreutils), so that no rank is left on a node that this process does not see.

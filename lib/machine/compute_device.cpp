@@ -1,6 +1,7 @@
 #include "machine/compute_device.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <string>
 #include <string_view>
@@ -10,6 +11,7 @@
 #include "device/cuda_library.hpp"
 #include "kernels/cudnn.hpp"
 #include "kernels/device_kernels.hpp"
+#include "machine/node_places.hpp"
 
 namespace fsdp {
 
@@ -154,6 +156,8 @@ std::unique_ptr<Device> make_device_of_rank(DeviceKind kind, const CpuDeviceOpti
   const bool on_gpu = !is_host(kind);
   const std::int64_t with_gpu = world.sum(std::int64_t{on_gpu});
   std::unique_ptr<Device> device;
+  std::string seen;                        // the places of the GPUs that this rank sees
+  std::vector<std::int64_t> numa_of_gpus;  // their NUMA nodes
   agree(world, [&] {
     if (with_gpu != 0 && with_gpu != world.size())
       throw UserError(
@@ -164,7 +168,23 @@ std::unique_ptr<Device> make_device_of_rank(DeviceKind kind, const CpuDeviceOpti
     check_cpu_options(kind, cpu);
     std::string why;
     const CudaLibrary* const library = find_cuda_library(&why);
-    device = library->make_device(node.rank() % library->device_count(&why));
+    const int count = library->device_count(&why);
+    for (int index = 0; index < count; ++index) {
+      const std::string place = library->place(index);
+      seen += place + " ";
+      numa_of_gpus.push_back(numa_of_gpu(place));
+    }
+  });
+  if (!on_gpu) return device;
+  // If the launcher shows each rank another GPU, the rank has no choice.
+  const std::vector<std::string> all_seen = node.gather(seen);
+  const std::vector<std::int64_t> numa_of_ranks = node.gather(std::array{std::int64_t{numa_of_thread()}});
+  const bool same = std::ranges::all_of(all_seen, [&](const std::string& others) { return others == seen; });
+  agree(world, [&] {
+    const auto me = static_cast<std::size_t>(node.rank());
+    const int index = same ? choose_gpus(numa_of_ranks, numa_of_gpus)[me] : static_cast<int>(me % numa_of_gpus.size());
+    std::string why;
+    device = find_cuda_library(&why)->make_device(index);
   });
   return device;
 }

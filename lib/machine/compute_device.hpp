@@ -61,10 +61,10 @@ ShardingOptions options_for(DeviceKind kind, ShardingOptions options);
 /// Throws UserError if options that apply only to CPUs are given for another kind of device.
 void check_cpu_options(DeviceKind kind, const CpuDeviceOptions& cpu);
 
-/// Makes this rank's device. GPUs are assigned round-robin: rank r of the node takes GPU r modulo the number of GPUs that it
-/// sees. If the launcher shows each task only its own GPU, the rank takes that GPU. If there are more ranks than GPUs, ranks
-/// share GPUs. Collective over world; `node` is the communicator of world's ranks on this node. Throws CollectiveError if the
-/// ranks have different kinds of devices.
+/// Makes this rank's device: of the GPUs that all ranks of the node see, the one that choose_gpus() gives it
+/// (machine/node_places.hpp). If the launcher shows each task only its own GPU, the rank takes that GPU. If there are more
+/// ranks than GPUs, ranks share GPUs. Collective over world; `node` is the communicator of world's ranks on this node. Throws
+/// CollectiveError if the ranks have different kinds of devices.
 std::unique_ptr<Device> make_device_of_rank(DeviceKind kind, const CpuDeviceOptions& cpu, Communicator& world,
                                             Communicator& node);
 

@@ -49,6 +49,8 @@ void add_offload_options(OptionTable& table, ShardingOptions& sharding, std::fil
 void add_comm_options(OptionTable& table, CommOptions& comm);
 /// --comm-thread.
 void add_comm_thread_option(OptionTable& table, bool& comm_thread);
+/// --launcher, for programs that start jobs of several ranks (find_allocation() in job/launch.hpp).
+void add_launcher_option(OptionTable& table, std::string& words);
 /// --gemm-algorithms.
 void add_gemm_algorithms_option(OptionTable& table, std::filesystem::path& file);
 /// --device, for every program that computes. `more` is appended to the help of the option.

@@ -919,8 +919,9 @@ void add_checkpoint_options(OptionTable& table, TrainOptions& o) {
                 "it has no unit, and other programs count epochs or updates, as --save-interval-updates does")
       .common();
   table.duration("stop-before", "TIME", o.stop_before_s,
-                 "In a Slurm job: save and stop, with exit code 75, after the first update that ends less than TIME before the "
-                 "end of the job, which Slurm reports; 0: do not. TIME must be enough for an update and a save.");
+                 "In a job of Slurm, PBS, LSF or Flux: save and stop, with exit code 75, after the first update that ends less "
+                 "than TIME before the end of the job, which the scheduler reports; 0: do not. TIME must be enough for an "
+                 "update and a save.");
   table.flag("no-async-save", o.save.training_waits,
              "Let training wait for each save. Otherwise saves by interval are copied to memory, and written from there while "
              "training continues.");

@@ -79,7 +79,7 @@ constexpr OtherOption rows[] = {
     {"train-iters max-steps training.steps exit-interval", "give --max-update"},
     {"num-train-epochs", "give --max-epoch"},
     {"train-samples", "give --max-update or --max-epoch"},
-    {"stop-time-hours exit-duration-in-mins", "give --stop-before, or send SIGUSR1", "a job's end is known to Slurm"},
+    {"stop-time-hours exit-duration-in-mins", "give --stop-before, or send SIGUSR1", "the scheduler knows when a job ends"},
     // precision
     {"mixed-precision torch-dtype training.mixed-precision-param model.converters", "give --precision"},
     {"amp fp16.enabled", "give --fp16"},

@@ -253,7 +253,7 @@ TakenUp take_up_metrics(const std::filesystem::path& path, const GoesOnAt& at, b
     const nlohmann::json line = parse_json(text);
     if (!line.is_object() || !line.contains("type") || !line["type"].is_string()) return true;
     const std::string type = line["type"];
-    if (type == "scheduler") return true;  // slurm/job.sh writes it between two starts
+    if (type == "scheduler") return true;  // the job scripts write it between two starts
     const bool lost = will_be_repeated(type, line, at);
     segment.see(type, line, lost);
     if (!lost && number(line, "step") == static_cast<double>(at.update)) {

@@ -495,7 +495,7 @@ class Page {
     };
     const auto parts = [](const RunStart& start) {
       json of_both = json::object();
-      for (const char* key : {"version", "slurm_job"})
+      for (const char* key : {"version", "slurm_job", "batch_job"})
         if (start.line.contains(key)) of_both[key] = start.line[key];
       return of_both;
     };
@@ -904,7 +904,8 @@ class Page {
       for (const json shown = run.options(); const auto& [key, value] : shown.items())
         rows.push_back({"--" + key, value_text(value)});
       std::string about = "fsdp " + text_at(line, "version");
-      for (const auto& [key, words] : {std::pair("modules", "; modules "), std::pair("slurm_job", "; Slurm job ")})
+      for (const auto& [key, words] :
+           {std::pair("modules", "; modules "), std::pair("slurm_job", "; Slurm job "), std::pair("batch_job", "; ")})
         if (const std::string text = text_at(line, key); !text.empty()) about += words + text;
       out += format("<details><summary>{}{} options</summary><p>{}</p>{}</details>\n", escaped(prefix(run)), rows.size() - 1,
                     escaped(about), table(rows));

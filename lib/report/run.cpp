@@ -55,8 +55,10 @@ class Reader {
     RunStart& start = now_->run.starts.back();
     if (std::isfinite(time)) start.ended = now_->run.last_time = std::max(time, now_->run.last_time);
     if (type == "stop") start.why = "stopped: " + text_at(line, "reason");
-    if (type == "scheduler" && !now_->run.is_done() && start.why.find("Slurm: ") == std::string::npos)
-      start.why += (start.why.empty() ? "Slurm: " : "; Slurm: ") + text_at(line, "reason");
+    if (type == "scheduler" && !now_->run.is_done()) {
+      const std::string scheduler = text_at(line, "scheduler"), by = (scheduler.empty() ? "Slurm" : scheduler) + ": ";
+      if (start.why.find(by) == std::string::npos) start.why += (start.why.empty() ? "" : "; ") + by + text_at(line, "reason");
+    }
     if (type == "end") {
       start.end = line;
       if (start.why.empty()) start.why = "done";

@@ -61,20 +61,10 @@ void use_collectives_once(const Plan& plan, const Mesh& mesh, Device& device) {
   const auto stream = device.make_stream(StreamUse::communication);
   for (const auto& [which, op] : largest) {
     if (ranks_of(*op) == 1) continue;
-    const Operation& used = *op;
-    Collectives& group = group_of(used, mesh);
-    const Buffer memory = agree(*mesh.world, [&] { return device.allocate(bytes_of(used)); });
-    std::byte* const whole = memory.data();
-    std::byte* const mine = whole + static_cast<std::size_t>(mesh.along(used.group).rank()) * used.count * size_of(used.type);
-    on_stream(*stream, [&] {
-      if (*used.kind->collective == Collective::all_gather)
-        group.all_gather(*stream, mine, whole, used.count, used.type);
-      else if (*used.kind->collective == Collective::reduce_scatter)
-        group.reduce_scatter(*stream, reinterpret_cast<float*>(whole), reinterpret_cast<float*>(mine), used.count,
-                             Into::overwrite, used.reduce_dtype);
-      else
-        group.all_reduce(*stream, whole, used.count, used.type, used.reduce_dtype);
-    });
+    const Buffer memory = agree(*mesh.world, [&] { return device.allocate(bytes_of(*op)); });
+    std::byte* const mine =
+        memory.data() + static_cast<std::size_t>(mesh.along(op->group).rank()) * op->count * size_of(op->type);
+    on_stream(*stream, [&] { queue_collective(*op, mesh, memory.data(), mine, *stream); });
   }
 }
 
@@ -84,6 +74,17 @@ ShardingOptions checked(ShardingOptions options, const Model& model, int world_s
 }
 
 }  // namespace
+
+void queue_collective(const Operation& op, const Mesh& mesh, std::byte* whole, std::byte* mine, Stream& stream) {
+  Collectives& group = group_of(op, mesh);
+  if (*op.kind->collective == Collective::all_gather)
+    group.all_gather(stream, mine, whole, op.count, op.type);
+  else if (*op.kind->collective == Collective::reduce_scatter)
+    group.reduce_scatter(stream, reinterpret_cast<float*>(whole), reinterpret_cast<float*>(mine), op.count, Into::overwrite,
+                         op.reduce_dtype);
+  else
+    group.all_reduce(stream, whole, op.count, op.type, op.reduce_dtype);
+}
 
 ShardedModel::ShardedModel(TransformerConfig config, const ShardingOptions& options, Communicator& world,
                            const DeviceTraits& device)

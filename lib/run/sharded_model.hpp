@@ -14,6 +14,11 @@
 
 namespace fsdp {
 
+/// Queues the collective of an operation on `stream`. It works on `whole`, which has collective_of(op)->buffer_bytes() bytes,
+/// and not on the operation's own buffers; this rank's part of a gather or scatter is `mine`. Collective over the operation's
+/// group.
+void queue_collective(const Operation& op, const Mesh& mesh, std::byte* whole, std::byte* mine, Stream& stream);
+
 class ShardedModel {
  public:
   /// Computes layout and plan for the model's device, which need not exist. Allocates nothing. Collective over world, which

@@ -9,6 +9,7 @@
 #include <system_error>
 #include <tuple>
 
+#include "base/batch_job.hpp"
 #include "base/clean_text.hpp"
 #include "base/format.hpp"
 #include "base/narrow.hpp"
@@ -23,6 +24,7 @@
 #include "files/checksum.hpp"
 #include "files/json.hpp"
 #include "kernels/kernels.hpp"
+#include "machine/node_places.hpp"
 #include "options/model_tokenizer.hpp"
 #include "plan/prediction.hpp"
 #include "plan/timeline.hpp"
@@ -281,8 +283,10 @@ std::vector<std::string> options_of_first_start(const TrainOptions& options) {
 }
 
 std::string first_start_of(const TrainOptions& options) {
-  const char *const job = std::getenv("SLURM_JOB_ID"), *const cluster = std::getenv("SLURM_CLUSTER_NAME");
-  if (!job) return "";
+  // A job that is submitted again has a new number, so slurm/other-schedulers.sh passes on the first one.
+  const char *const first = std::getenv("FSDP_FIRST_JOB"), *const cluster = std::getenv("SLURM_CLUSTER_NAME");
+  const std::string job = first ? first : batch_job().id;
+  if (job.empty()) return "";
   return format("job {} of {}: {} ({})", job, cluster ? cluster : "a cluster", fmt::join(options_of_first_start(options), " "),
                 options.restore);
 }
@@ -291,7 +295,8 @@ void drop_options_of_first_start(const RunContext& run, TrainOptions& options) {
   const std::vector<std::string> given = options_of_first_start(options);
   if (options.dry_run || given.empty()) return;
   const auto applied = agree(run.world, [&] {
-    // slurm/job.sh sets the latter if it starts the run again within a start of the job.
+    // slurm/job.sh sets the latter if it starts the run again within a start of the job, slurm/other-schedulers.sh if the job
+    // was submitted again.
     if (run.world.rank() != 0 || number_in_environment("SLURM_RESTART_COUNT") + number_in_environment("FSDP_STARTS_AGAIN") == 0)
       return false;
     try {
@@ -444,7 +449,10 @@ nlohmann::json start_fields(const RunContext& run, const Machine& machine, const
     if (const char* const value = std::getenv(variable)) fields[field] = value;
   };
   from_environment("modules", "LOADEDMODULES");
-  from_environment("slurm_job", "SLURM_JOB_ID");
+  if (const BatchJob job = batch_job(); job.scheduler == Scheduler::slurm)
+    fields["slurm_job"] = job.id;
+  else if (!job.id.empty())
+    fields["batch_job"] = job.description();
   fields["host"] = host_name();
   if (is_host(machine.kind)) fields["threads"] = machine.cpus.threads, fields["cores"] = machine.cpus.cores;
   if (!run.options.trace.file.empty()) fields["trace"] = whole_path(run.options.trace.file);
@@ -540,6 +548,9 @@ void prepare(const LoopContext& loop, const Machine& machine, const MemoryAccoun
   engine.allocate(*machine.device);
   if (const std::string& data = engine.model().mesh().data_description; !data.empty())
     loop.log.say(wrapped("collectives of GPUs: " + data));
+  if (const auto& groups = engine.model().mesh().device_groups)
+    if (const std::string advice = advise_network(groups->network, find_links()); !advice.empty())
+      loop.log.warn(format("NCCL uses TCP between nodes, although this node has a faster network; {}", advice));
   engine.executor().observe(flight);
   if (origin.checkpoint)
     if (const std::string changed =

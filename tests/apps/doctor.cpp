@@ -12,6 +12,7 @@
 #include "fsdp-doctor/doctor.hpp"
 #include "fsdp-doctor/gpus.hpp"
 #include "fsdp-doctor/machine.hpp"
+#include "fsdp-doctor/places.hpp"
 #include "fsdp-doctor/start.hpp"
 #include "fsdp-doctor/storage.hpp"
 #include "fsdp-doctor/work.hpp"
@@ -127,6 +128,11 @@ BOOST_AUTO_TEST_CASE(what_slurm_has_given) {
   expect_finding(judge_slurm({"12", 2, 4, plugins, true}, alone, 1, 1), Status::warning, {"SLURM_JOB_ID is 12", "is over"},
                  "unset");
   expect_finding(judge_slurm({"", 1, 1, {}}, alone, 1, 1), Status::ok, {"not a Slurm job"});
+  expect_finding(judge_slurm({.other_job = "PBS job 7.server"}, alone, 1, 1), Status::ok,
+                 {"not a Slurm job, but PBS job 7.server"});
+  const Start on_cray = {{"PMI_SIZE", 4}, "srun with PMI2", "MPI VERSION    : CRAY MPICH version 8.1.27.26 (ANL base 3.4a2)"};
+  expect_finding(judge_slurm({"12", 2, 4, "MPI plugin types are...\n\tnone\n\tcray_shasta\n"}, on_cray, 4, 2), Status::ok,
+                 {"srun has cray_shasta"});
 }
 
 BOOST_AUTO_TEST_CASE(processors) {
@@ -390,4 +396,29 @@ BOOST_AUTO_TEST_CASE(nothing_is_left_in_the_save_folder) {
   BOOST_CHECK_THROW(ProbeFolder(base / "old" / "kept"), UserError);
   fs::remove_all(base);
   BOOST_TEST(file_system_of("/proc") == "proc");
+}
+
+BOOST_AUTO_TEST_CASE(places_of_ranks_and_gpus) {
+  const auto judge = [](const std::vector<RankPlace>& places) { return judge_places({"node1"}, {0, 0}, places); };
+  expect_finding(judge({{0, "0000:03:00", 0, "cxi0"}, {1, "0000:41:00", 1, "cxi1"}}), Status::ok,
+                 {"rank 0: GPU 0000:03:00 on NUMA node 0 with cxi0; rank 1", "bound to the NUMA nodes of their GPUs"});
+  expect_finding(judge({{-1, "0000:03:00", 0, ""}, {-1, "0000:41:00", 1, ""}}), Status::ok, {"not bound to NUMA nodes"});
+  expect_finding(judge({{-1, "0000:03:00", -1, ""}, {-1, "0000:41:00", -1, ""}}), Status::ok, {"rank 1: GPU 0000:41:00"});
+  expect_finding(judge({{0, "0000:41:00", 1, ""}, {1, "0000:03:00", 0, ""}}), Status::warning,
+                 {"rank 0 on node1 is on NUMA node 0, and its GPU 0000:41:00 on NUMA node 1 (1 more"},
+                 "srun --cpu-bind=map_ldom:1,0,");
+}
+
+BOOST_AUTO_TEST_CASE(networks_of_nccl) {
+  const std::string libfabric = "libfabric (aws-ofi-nccl 1.6.0, cxi)";
+  expect_finding(
+      judge_nccl_network({"a", "b"}, libfabric, {{80e9, 100e9, "4 x 25 GB/s", ""}, {80e9, 100e9, "4 x 25 GB/s", ""}}),
+      Status::ok, {"libfabric (aws-ofi-nccl 1.6.0, cxi): a node sends at least 80 GB/s; the links of a node have 4 x"});
+  expect_finding(judge_nccl_network({"a", "b"}, libfabric, {{20e9, 100e9, "4 x 25 GB/s", ""}, {80e9, 100e9, "", ""}}),
+                 Status::warning, {"a is below half of that"}, "--transports");
+  expect_finding(
+      judge_nccl_network({"a", "b"}, "TCP (hsn0)", {{3e9, 100e9, "4 x 25 GB/s", "load it"}, {3e9, 100e9, "", "load it"}}),
+      Status::failed, {"TCP (hsn0): 3 GB/s, although a has faster links (4 x 25 GB/s)"}, "load it");
+  expect_finding(judge_nccl_network({"a", "b"}, "", {{3e9, 0, "", ""}, {3e9, 0, "", ""}}), Status::ok,
+                 {"NCCL does not name", "the rate of the links is unknown"});
 }

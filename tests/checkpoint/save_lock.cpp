@@ -125,6 +125,19 @@ BOOST_AUTO_TEST_CASE(files_that_were_left) {
   { SaveLock requeued(folder.path()); }
   unsetenv("SLURM_RESTART_COUNT");
   unsetenv("SLURM_JOB_ID");
+  // Jobs of other schedulers.
+  const std::string of_pbs = R"({"host":"elsewhere","job":"PBS job 12.server","process":77,"slurm_job":"","slurm_restarts":0})";
+  std::ofstream(folder / "lock") << of_pbs;
+  CHECK_CONTAINS(message_of([&] { SaveLock lock(folder.path()); }), "process 77 on elsewhere, PBS job 12.server");
+  setenv("PBS_JOBID", "12.server", 1);
+  BOOST_CHECK_THROW(SaveLock(folder.path()), RunError);
+  setenv("FSDP_STARTS_AGAIN", "1", 1);
+  {
+    SaveLock requeued(folder.path());
+    CHECK_CONTAINS(read_file(folder / "lock"), R"("job":"PBS job 12.server")");
+  }
+  unsetenv("FSDP_STARTS_AGAIN");
+  unsetenv("PBS_JOBID");
   for (const char* other :
        {R"({"host":5})", R"({"host":"db","port":5432})", R"({"host":"elsewhere","process":7}x)", "{\"host\":\n"}) {
     std::ofstream(folder / "lock") << other;

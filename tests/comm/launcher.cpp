@@ -52,6 +52,8 @@ BOOST_AUTO_TEST_CASE(launchers_have_names_and_number_their_ranks) {
   BOOST_TEST(name({{"SLURM_STEP_NUM_TASKS", "2"}, {"PMI_SIZE", "2"}}) == "srun with PMI2");
   BOOST_TEST(name({{"SLURM_STEP_NUM_TASKS", "2"}, {"PMIX_NAMESPACE", "slurm.pmix.1.0"}}) == "srun with PMIx");
   BOOST_TEST(name({{"SLURM_STEP_NUM_TASKS", "2"}}) == "srun without PMI");
+  BOOST_TEST(name({{"PALS_RANKID", "1"}, {"PMI_SIZE", "2"}}) == "mpiexec of PALS");
+  BOOST_TEST(name({{"FLUX_TASK_RANK", "1"}, {"PMI_SIZE", "2"}}) == "flux run");
   BOOST_TEST(launched_rank(environment({{"PMI_RANK", "3"}})) == 3);
   BOOST_TEST(launched_rank(environment({})) == 0);
 }

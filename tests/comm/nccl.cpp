@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <numeric>
 #include <thread>
 
@@ -176,6 +177,31 @@ void check_canonical_collectives(const Ranks& ranks, const std::vector<std::size
 }
 
 }  // namespace
+
+BOOST_AUTO_TEST_CASE(the_network_between_nodes_is_named) {
+  if (wants_real_gpu()) return;  // then it is another one
+  const auto network_of = [](int per_node) {
+    std::string network;
+    run_ranks(
+        4,
+        [&](Communicator& host) {
+          const auto device = make_device(Threads::of_own_gpu, static_cast<std::uint64_t>(host.rank()));
+          const auto groups = library().connect(host, *device, {});
+          const std::vector<std::string> all = host.gather(groups->network);
+          for (const std::string& of_rank : all) require(of_rank == all[0], "all ranks know the network");
+          if (host.rank() == 0) network = all[0];
+        },
+        per_node);
+    return network;
+  };
+  BOOST_TEST(network_of(4) == "");
+  ::setenv("NCCL_DEBUG", "WARN", 1);
+  BOOST_TEST(network_of(2) == "");  // NCCL's lines go where the user wants them
+  ::unsetenv("NCCL_DEBUG");
+  BOOST_TEST(network_of(2) == "TCP (eth0)");
+  BOOST_TEST(!std::filesystem::exists(std::getenv("NCCL_DEBUG_FILE")));
+  for (const char* name : {"NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"}) ::unsetenv(name);
+}
 
 BOOST_AUTO_TEST_CASE(canonical_sums_are_those_of_the_cpu) {
   for (const int size : {1, 2, 3, 4, 8})

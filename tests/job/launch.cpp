@@ -23,13 +23,13 @@ ChildEnd run_shell(const std::string& text, double limit_s = 30) {
 bool lives(const std::string& pid) { return ::kill(std::atoi(pid.c_str()), 0) == 0; }
 
 Allocation allocation_of(const std::map<std::string, std::string>& variables, const std::string& library = "Open MPI v4.1.4",
-                         const std::string& srun_mpi = "", const std::string& words = "") {
+                         const SchedulerAnswers& answers = {}, const std::string& words = "") {
   return find_allocation(
       [&](const char* name) {
         const auto found = variables.find(name);
         return found == variables.end() ? nullptr : found->second.c_str();
       },
-      library, srun_mpi, words);
+      library, answers, words);
 }
 
 std::string joined(const std::vector<std::string>& words) {
@@ -86,14 +86,15 @@ BOOST_AUTO_TEST_CASE(ranks_are_started_as_the_scheduler_does) {
   const std::string list = "MPI plugin types are...\n\tpmix\n\tnone\n\tpmi2\n";
   const Allocation slurm = allocation_of(
       {{"SLURM_JOB_ID", "7"}, {"SLURM_JOB_NUM_NODES", "4"}, {"SLURM_NTASKS_PER_NODE", "8"}, {"SLURM_CPUS_PER_TASK", "6"}},
-      "Open MPI v4.1.4", list);
+      "Open MPI v4.1.4", {.srun_mpi = list});
   BOOST_TEST(slurm.nodes == 4);
   BOOST_TEST(slurm.per_node == 8);
   BOOST_TEST(words(slurm, {2, 8}) ==
              "srun --mpi=pmix --nodes=2 --ntasks=16 --ntasks-per-node=8 --overlap --kill-on-bad-exit=1 --wait=30 "
              "--cpus-per-task=6 timeout --signal=KILL 10 fsdp-bench step");
-  BOOST_TEST(words(allocation_of({{"SLURM_JOB_ID", "7"}}, "MPICH", list), {1, 2}).starts_with("srun --mpi=pmi2 "));
-  BOOST_TEST(words(allocation_of({{"SLURM_JOB_ID", "7"}}, "CRAY MPICH", "cray_shasta none"), {1, 2})
+  BOOST_TEST(
+      words(allocation_of({{"SLURM_JOB_ID", "7"}}, "MPICH", {.srun_mpi = list}), {1, 2}).starts_with("srun --mpi=pmi2 "));
+  BOOST_TEST(words(allocation_of({{"SLURM_JOB_ID", "7"}}, "CRAY MPICH", {.srun_mpi = "cray_shasta none"}), {1, 2})
                  .starts_with("srun --mpi=cray_shasta "));
   BOOST_TEST(words(allocation_of({{"SLURM_JOB_ID", "7"}}), {1, 2}).starts_with("mpirun -np 2 "));  // srun lists no plugin
 
@@ -103,13 +104,19 @@ BOOST_AUTO_TEST_CASE(ranks_are_started_as_the_scheduler_does) {
   const Allocation pbs = allocation_of({{"PBS_JOBID", "9"}, {"PBS_NODEFILE", hosts}}, "CRAY MPICH");
   BOOST_TEST(pbs.nodes == 2);
   BOOST_TEST(words(pbs, {2, 4}).starts_with("mpiexec -n 8 --ppn 4 --hostfile " + hosts + " timeout "));
+  const Allocation lsf = allocation_of({{"LSB_JOBID", "9"}, {"LSB_DJOB_HOSTFILE", hosts}});
+  BOOST_TEST(
+      words(lsf, {2, 4}).starts_with("mpirun -np 8 --hostfile " + hosts + " --map-by ppr:4:node --bind-to none timeout "));
   BOOST_TEST(message_of<UserError>([&] {
-               allocation_of({{"PBS_NODEFILE", "/no/such"}});
-             }) == "PBS_NODEFILE is /no/such, which has no nodes; start this program in a PBS job");
-  const Allocation flux = allocation_of({{"FLUX_JOB_ID", "f1"}, {"FLUX_JOB_NNODES", "3"}});
+               allocation_of({{"PBS_JOBID", "9"}, {"PBS_NODEFILE", "/no/such"}});
+             }) == "PBS_NODEFILE, /no/such, has no nodes; start this program in a batch job of PBS");
+  BOOST_TEST(message_of<UserError>([&] {
+               allocation_of({{"LSB_JOBID", "9"}});
+             }) == "LSB_DJOB_HOSTFILE has no nodes; start this program in a batch job of LSF");
+  const Allocation flux = allocation_of({{"FLUX_ENCLOSING_ID", "f1"}}, "Open MPI v4.1.4", {.flux_size = "3\n"});
+  BOOST_TEST(flux.nodes == 3);
   BOOST_TEST(words(flux, {3, 2}).starts_with("flux run --nodes=3 --ntasks=6 "));
-  BOOST_TEST(allocation_of({{"LSB_MCPU_HOSTS", "batch1 1 n7 16 n8 16"}}).nodes == 2);
-  BOOST_TEST(words(allocation_of({}, "Open MPI v4.1.4", "", "ssh-all -x {nodes} -y {per-node}"), {3, 2})
+  BOOST_TEST(words(allocation_of({}, "Open MPI v4.1.4", {}, "ssh-all -x {nodes} -y {per-node}"), {3, 2})
                  .starts_with("ssh-all -x 3 -y 2 timeout "));
 }
 
@@ -119,7 +126,7 @@ BOOST_AUTO_TEST_CASE(what_cannot_start_ranks_is_refused) {
              }) ==
              "this program was started by mpirun of Open MPI, but starts the ranks itself; start it once, in the job, without "
              "mpirun");
-  BOOST_TEST(message_of<UserError>([] { allocation_of({}, "Open MPI v4.1.4", "", "mpiexec -n 4"); }) ==
+  BOOST_TEST(message_of<UserError>([] { allocation_of({}, "Open MPI v4.1.4", {}, "mpiexec -n 4"); }) ==
              "--launcher 'mpiexec -n 4' does not say how many ranks it starts (it needs {ranks}, or {nodes} and {per-node}); "
              "write for example --launcher 'mpiexec -n {ranks} --ppn {per-node}'");
 }

@@ -44,9 +44,11 @@ Outcome train(const fs::path& folder, int np, int devices, const std::string& na
   const std::string of_last = "if [ $OMPI_COMM_WORLD_RANK = " + std::to_string(np - 1) + " ]; then export " +
                               (environment.empty() ? "NOTHING=" : environment) + "; fi; ";
   const std::string as_nodes = std::getenv("FSDP_TEST_AS_NODES") ? "export NCCL_HOSTID=node-$OMPI_COMM_WORLD_RANK; " : "";
+  const std::string own_gpu =
+      std::getenv("FSDP_TEST_OWN_GPU") ? "export FSDP_CUDA_DOUBLE_FIRST=$OMPI_COMM_WORLD_LOCAL_RANK; " : "";
   return run(folder,
              mpirun(np, "fsdp-train", options(name, more),
-                    {"sh", "-c", as_nodes + of_last + "echo $$ > pid.$OMPI_COMM_WORLD_RANK; exec \"$@\"", "sh"}),
+                    {"sh", "-c", as_nodes + own_gpu + of_last + "echo $$ > pid.$OMPI_COMM_WORLD_RANK; exec \"$@\"", "sh"}),
              meanwhile);
 }
 
@@ -106,6 +108,20 @@ BOOST_AUTO_TEST_CASE(canonical_sums_have_the_bits_of_every_other_way) {
     BOOST_TEST_REQUIRE(by_library.size() == 4u);
     for (std::size_t u = 0; u < by_nccl.size(); ++u) BOOST_TEST(std::abs(by_nccl[u] - by_library[u]) < 1e-5);
   }
+}
+
+BOOST_AUTO_TEST_CASE(each_rank_may_see_only_its_own_gpu) {
+  if (wants_real_gpu()) return;
+  // As with srun --gpus-per-task=1: each rank sees one GPU, another one than the other ranks.
+  const auto folder = fresh_folder();
+  const Outcome all = train(folder, 3, 3, "all", "--max-update 3 --comm nccl");
+  BOOST_TEST_REQUIRE(all.code == 0, all.output);
+  ::setenv("FSDP_TEST_OWN_GPU", "1", 1);
+  const Outcome own = train(folder, 3, 1, "own", "--max-update 3 --comm nccl");
+  ::unsetenv("FSDP_TEST_OWN_GPU");
+  BOOST_TEST_REQUIRE(own.code == 0, own.output);
+  BOOST_TEST_REQUIRE(losses(folder, "own").size() == 3u);
+  BOOST_TEST(losses(folder, "own") == losses(folder, "all"));
 }
 
 namespace {

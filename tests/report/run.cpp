@@ -401,13 +401,15 @@ BOOST_AUTO_TEST_CASE(time_is_split_and_the_scheduler_is_named) {
   written.line({{"type", "stop"}, {"step", 3}, {"reason", "SIGTERM"}});
   written.line({{"type", "scheduler"}, {"reason", "another job takes its place"}});
   written.line({{"type", "scheduler"}, {"reason", "a start that never came to a line"}});
+  written.line({{"type", "scheduler"}, {"scheduler", "PBS"}, {"reason", "its time is nearly over"}});
   written.start(3, {{"lr", 0.2}, {"max-update", 9}});
   written.line({{"type", "end"}, {"step", 3}, {"time_spent", {{"running_s", 20}, {"useful_s", 10}}}});
   const std::string page = page_of(path);
   check_page(page);
   for (const char* words : {"a mean update: 400 ms", "matrix products 40 ms (10.0 %)", "norm and optimizer 10 ms (2.5 %)",
                             "waiting for communication or other ranks 30 ms (7.5 %)", "other work of the host 20 ms (5.0 %)",
-                            "waiting for data after it 300 ms (75.0 %)", "stopped: SIGTERM; Slurm: another job takes its place",
+                            "waiting for data after it 300 ms (75.0 %)",
+                            "stopped: SIGTERM; Slurm: another job takes its place; PBS: its time is nearly over",
                             "--lr: 0.1 → 0.2", "3 of 9 updates: done", "20.0 s of running time: goodput 50.0 %",
                             "updates that count 10.0 s (50.0 %)", "between updates 10.0 s (50.0 %)"})
     BOOST_TEST((page.find(words) != std::string::npos), words);

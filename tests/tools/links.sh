@@ -78,7 +78,7 @@ broken "$1" >"$work/output"
 cd "$1"
 while IFS=: read -r file page; do
   [[ -e $page ]] || fail "$file names $page, which does not exist"
-done < <(grep -roE 'docs/[a-z-]+\.md' lib apps tests tools slurm | sort -u)
+done < <(grep -roE 'docs/[a-z-]+\.md' lib apps tests tools slurm pbs lsf flux | sort -u)
 diff <(cd docs && printf '%s\n' *.md | sed '/^README.md$/d' | sort) <(grep -oE '\]\([a-z-]+\.md\)' docs/README.md | tr -d ']()' | sort) >"$work/output" ||
   fail "docs/README.md does not list each page of docs/ once"
 exit $((failures > 0))

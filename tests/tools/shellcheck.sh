@@ -7,7 +7,7 @@ if ! command -v shellcheck >/dev/null; then
   exit 77
 fi
 folders=()
-for folder in tools slurm .ci tests inputs docs; do [[ -d $folder ]] && folders+=("$folder"); done
+for folder in tools slurm pbs lsf flux .ci tests inputs docs; do [[ -d $folder ]] && folders+=("$folder"); done
 mapfile -t scripts < <(grep --recursive --files-with-matches --max-count=1 --binary-files=without-match -E '^#!.*[/ ](ba)?sh( |$)' "${folders[@]}" | sort)
 ((${#scripts[@]} > 0)) || { echo "no scripts found" && exit 1; }
 echo "${#scripts[@]} scripts"

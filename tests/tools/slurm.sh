@@ -194,6 +194,26 @@ mkdir -p "$work/spack/share/spack"
 echo 'spack() { echo "spack $*"; }' >"$work/spack/share/spack/setup-env.sh"
 SPACK_ROOT=$work/spack SITE=slurm/sites/spack.sh run 0 bash slurm/train.sbatch --print-config
 says "spack env activate fsdp"
+# shellcheck disable=SC2317  # The sites call it.
+module() { :; }
+export -f module
+for site in alps isambard-ai jupiter vista roihu lumi-c perlmutter frontier-cpu polaris; do
+  SITE=slurm/sites/$site.sh run 0 bash slurm/train-gpu.sbatch --print-config
+  case $site in alps | isambard-ai | lumi-c | perlmutter | frontier-cpu) called "--mpi=cray_shasta" ;; esac
+done
+unset -f module
+# shellcheck disable=SC2016
+stub sbcast 'cp "${@: -2:1}" "${@: -1}"'
+mkdir -p "$work/archive/fsdp-x/bin"
+# shellcheck disable=SC2016
+printf '#!/bin/sh\necho "from the archive: $0"\n' >"$work/archive/fsdp-x/bin/fsdp-train"
+chmod +x "$work/archive/fsdp-x/bin/fsdp-train"
+tar -C "$work/archive" -cf "$work/archive.tar" fsdp-x
+ARCHIVE=$work/archive.tar NODE_FOLDER=$work SITE=slurm/sites/sbcast.sh run 0 bash slurm/train.sbatch
+says "from the archive: $work/fsdp-none/fsdp-x/bin/fsdp-train"
+[[ ! -e $work/fsdp-none ]] || fail "the folder of the archive is left"
+ARCHIVE=none.tar NODE_FOLDER=$work SITE=slurm/sites/sbcast.sh run 2 bash slurm/train.sbatch
+says "SITE, slurm/sites/sbcast.sh, ends with 1"
 SITE=none.sh run 2 bash slurm/train.sbatch
 says "SITE is none.sh, which is not a readable file"
 
@@ -219,6 +239,19 @@ TASK_PLUGIN=task/cgroup,task/affinity run 0 bash slurm/train.sbatch --print-conf
 called "--cpu-bind=cores"
 MPI_TYPES="none pmi2" SLURM_JOB_NUM_NODES=2 run 0 bash slurm/train.sbatch --print-config
 called "mpirun -np 4 --map-by ppr:2:node --bind-to none"
+MPI_TYPES="none cray_shasta pmi2" MPICH_GPU_SUPPORT_ENABLED=1 run 0 bash slurm/train.sbatch --print-config   # as on HPE Cray systems
+called "srun --mpi=cray_shasta --nodes=1"
+says "MPICH_GPU_SUPPORT_ENABLED was 1 and is set to 0"
+mkdir "$work/container"   # without scontrol
+ln -s /usr/bin/* "$work/container"
+rm -f "$work/container/scontrol"
+mv "$work/bin/scontrol" "$work"
+SLURM_JOB_ID=17 PATH=$work/container run 0 bash slurm/train.sbatch --print-config
+says "there is no scontrol on this host"
+called "srun --mpi=pmix --nodes=1"
+SLURM_JOB_ID=17 SRUN_ENDS=75 PATH=$work/container run 75 bash slurm/train.sbatch
+says "submit the same command again to continue"
+mv "$work/scontrol" "$work/bin"
 MPI_TYPES="none pmi2" TASK_PLUGIN=task/affinity SLURM_CPUS_PER_TASK=3 run 0 bash slurm/train.sbatch --print-config
 called "mpirun -np 2 --map-by ppr:2:node:PE=3"
 

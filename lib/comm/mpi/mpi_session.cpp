@@ -210,12 +210,15 @@ bool MpiSession::has_client() {
   if (dladdr(reinterpret_cast<const void*>(&MPI_Init), &library) == 0) return true;
   std::error_code error;
   bool has_modules = false, has_pmi = false;
+  const bool by_flux = std::getenv("FLUX_PMI_LIBRARY_PATH") != nullptr;  // flux run sets it
   for (const fs::directory_entry& entry :
        fs::directory_iterator(fs::canonical(library.dli_fname, error).parent_path(), error)) {
     if (!entry.path().filename().string().starts_with("openmpi")) continue;
     has_modules = true;
     for (const char* module : {"mca_pmix_s1.so", "mca_pmix_s2.so"})
       has_pmi = has_pmi || fs::exists(entry.path() / module, error);
+    for (const char* folder : {"", "lib/openmpi3"})  // the latter in Debian
+      has_pmi = has_pmi || (by_flux && fs::exists(entry.path() / folder / "mca_pmix_flux.so", error));
   }
   return has_pmi || !has_modules;
 }

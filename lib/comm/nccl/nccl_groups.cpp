@@ -26,6 +26,7 @@
 #include <list>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <thread>
 #include <utility>
@@ -35,6 +36,7 @@
 #include "base/timer.hpp"
 #include "comm/agree.hpp"
 #include "comm/call.hpp"
+#include "comm/nccl/nccl_log.hpp"
 #include "comm/topology.hpp"
 #include "device/cuda/cuda_device.hpp"
 #include "kernels/kernels.hpp"
@@ -136,6 +138,10 @@ class Groups final : public DeviceGroups {
  public:
   Groups(Communicator& world, Device& device, const DeviceCommOptions& options)
       : options_(options), device_(device), rank_(world.rank()), size_(world.size()), hosts_(world.split(0, world.rank())) {
+    const auto node = world.split_by_node();
+    std::optional<NcclLog> log;  // of one process, because all of them use the same network
+    if (rank_ == 0 && node->size() < size_) log.emplace();
+    world.barrier();  // ranks that are threads of this process read no environment variables before they are set
     ncclUniqueId id{};
     agree(world, [&] {
       require_group_aborts();
@@ -148,6 +154,7 @@ class Groups final : public DeviceGroups {
       const ncclResult_t status = ncclCommInitRankConfig(&world_, size_, id, rank_, &config);
       wait_until_made(status, world_, "ncclCommInitRankConfig");
     });
+    network = world.broadcast(log ? describe(network_in(log->text())) : "", 0);
     look_while_waiting(device, [this] { look(); });
   }
 

@@ -133,6 +133,10 @@ void CudaStream::begin_marks(bool wanted) {
   began_ns_ = now_ns();
 }
 
+std::string place_of(const cudaDeviceProp& gpu) {
+  return format("{:04x}:{:02x}:{:02x}", gpu.pciDomainID, gpu.pciBusID, gpu.pciDeviceID);
+}
+
 namespace {
 
 class CudaDevice final : public Device {
@@ -149,9 +153,7 @@ class CudaDevice final : public Device {
                   format_bytes(static_cast<double>(properties_.totalGlobalMem)), libraries_);
   }
 
-  std::string place() const override {
-    return format("{:04x}:{:02x}:{:02x}", properties_.pciDomainID, properties_.pciBusID, properties_.pciDeviceID);
-  }
+  std::string place() const override { return place_of(properties_); }
 
   Buffer allocate(std::size_t bytes) override {
     if (bytes == 0) return {};

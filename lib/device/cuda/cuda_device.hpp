@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <source_location>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -16,6 +17,9 @@ namespace fsdp {
 
 /// Throws CallError with CUDA's error message unless the call succeeded.
 void check_cuda(cudaError_t status, std::string_view call, std::source_location where = std::source_location::current());
+
+/// Device::place() of a GPU: its PCI address, such as "0000:3b:00".
+std::string place_of(const cudaDeviceProp& gpu);
 
 /// submit() calls the work immediately on the calling thread; the kernels that the work launches run later on the GPU, in
 /// order. If a kernel fails, a later synchronize() throws. One thread uses the stream; others may only call reached().

@@ -177,11 +177,19 @@ std::unique_ptr<Device> make_device(int number) {
   return make_cuda_device(index, std::move(kernels), std::move(libraries));
 }
 
+std::string place(int number) {
+  std::string why;
+  cudaDeviceProp properties{};
+  check_cuda(cudaGetDeviceProperties(&properties, find_usable(&why).at(static_cast<std::size_t>(number))),
+             "cudaGetDeviceProperties");
+  return place_of(properties);
+}
+
 }  // namespace
 
 }  // namespace fsdp
 
 extern "C" [[gnu::visibility("default")]] const fsdp::CudaLibrary* fsdp_cuda_library() {
-  static const fsdp::CudaLibrary library = {FSDP_VERSION, fsdp::device_count, fsdp::make_device};
+  static const fsdp::CudaLibrary library = {FSDP_VERSION, fsdp::device_count, fsdp::make_device, fsdp::place};
   return &library;
 }

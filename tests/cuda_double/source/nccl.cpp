@@ -11,7 +11,9 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <thread>
 #include <utility>
@@ -23,6 +25,14 @@
 namespace fsdp::cuda_double {
 
 namespace {
+
+/// What NCCL 2.29 writes about its network on a node with one Ethernet interface (NVIDIA/nccl, pull request 2047).
+constexpr const char* log_lines =
+    "node1:201:201 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so\n"
+    "node1:201:201 [0] NCCL INFO Failed to open libibverbs.so[.1]\n"
+    "node1:201:201 [0] NCCL INFO NET/Socket : Using [0]eth0:172.17.16.2<0>\n"
+    "node1:201:201 [0] NCCL INFO Initialized NET plugin Socket\n"
+    "node1:201:201 [0] NCCL INFO Using network Socket\n";
 
 constexpr std::size_t most_ranks = 16, piece_bytes = std::size_t{16} << 10;
 
@@ -620,6 +630,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank, ncclConfig_t* config) {
   if (!comm || nranks < 1 || rank < 0 || rank >= nranks || nranks > static_cast<int>(most_ranks)) return ncclInvalidArgument;
+  if (const char* const file = std::getenv("NCCL_DEBUG_FILE")) std::ofstream(file) << log_lines;
   const std::shared_ptr<Member> member = make_member(rank, nranks, current_device(), rank, blocks(config));
   Id id;
   std::memcpy(&id, commId.internal, sizeof id);

@@ -132,7 +132,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     properties->major = capability / 10;
     properties->minor = capability % 10;
     properties->multiProcessorCount = 4;
-    properties->pciBusID = device + 1;
+    // As CUDA_VISIBLE_DEVICES does, FSDP_CUDA_DOUBLE_FIRST hides the GPUs before this one.
+    properties->pciBusID = static_cast<int>(environment_number("FSDP_CUDA_DOUBLE_FIRST", 0)) + device + 1;
     properties->sharedMemPerBlockOptin = shared_bytes_at_most(device);
     return cudaSuccess;
   });
