@@ -1,11 +1,17 @@
 // fsdp-train: trains a transformer, fully sharded over the ranks of an MPI job. The training loop is train() in
 // lib/train/train.cpp.
+#include <algorithm>
 #include <cstdio>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/program.hpp"
 #include "base/system.hpp"
 #include "files/input_file.hpp"
 #include "files/output_file.hpp"
+#include "fsdp-train/rehearsal.hpp"
 #include "job/program.hpp"
 #include "job/signals.hpp"
 #include "options/options.hpp"
@@ -36,11 +42,22 @@ void write_report(const TrainOptions& options, int code) {
   }
 }
 
+/// A rehearsal is one process without MPI, which starts ranks itself.
+int run_rehearsal(int argc, char** argv) {
+  std::vector<std::string> problems;
+  const TrainCommand command = parse_train_command(argc, argv, 1, &problems);
+  if (!command.answer) return rehearse(command.options, problems, std::filesystem::read_symlink("/proc/self/exe"));
+  print_text(stdout, *command.answer);
+  return exit_code::done;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   open_standard_descriptors();
   let_waiting_threads_sleep(argv);
+  if (std::any_of(argv, argv + argc, [](std::string_view word) { return word == "--rehearse" || word == "--rehearse=true"; }))
+    return run_program(argc, argv, run_rehearsal, with_option_names);
   const auto hold = [](int, char**) { return hold_signals(), exit_code::done; };  // must come before any thread starts
   if (const int code = run_program(argc, argv, hold)) return code;
   const auto body = [](MpiSession& session, Communicator& world, int count, char** words) {
@@ -49,6 +66,7 @@ int main(int argc, char** argv) {
       if (world.rank() == 0) std::fputs(command.answer->c_str(), stdout);
       return exit_code::done;
     }
+    if (command.options.rehearsal.asked) throw UserError("--rehearse is not for a file; give it on the command line");
     const std::unique_ptr<Communicator> comm = agree(world, [&] { return session.world(command.options.comm); });
     const int code = train(command.options, *comm);
     if (world.rank() == 0) write_report(command.options, code);

@@ -554,7 +554,7 @@ void OptionTable::apply(const std::vector<Given>& all) {
   }
 }
 
-Request OptionTable::parse(int argc, const char* const* argv) {
+Request OptionTable::parse(int argc, const char* const* argv, std::vector<std::string>* problems) {
   for (const Option& row : rows_)
     for (const std::string& alias : row.aliases_) expect(find(alias) == &row, "an option is bound twice");
   const auto command_line = read_command_line(argc, argv);
@@ -570,7 +570,12 @@ Request OptionTable::parse(int argc, const char* const* argv) {
   const bool something_else = std::any_of(given_.begin(), given_.end(),
                                           [](const auto& one) { return one.first->set_ && one.first->command_line_only_; });
   if (!something_else)
-    for (const auto& step : steps_) step(*this);
+    for (const auto& step : steps_) try {
+        step(*this);
+      } catch (const UserError& error) {
+        if (!problems) throw;
+        problems->emplace_back(error.what());
+      }
   return asked("print-config") ? Request::print_config : Request::run;
 }
 
@@ -683,7 +688,7 @@ std::string OptionTable::config() const {
   std::string out = format("# The values of all options of {}. Read back with: {} --config FILE\n", program_, program_);
   std::string title;
   for (const Option& row : rows_) {
-    if (row.command_line_only_) continue;
+    if (row.command_line_only_ || row.of_this_start_) continue;
     if (row.group_ != title) out += format("\n# {}\n", title = row.group_);
     const std::string value = row.print_();
     if (!given(row.name_) && (row.follows_ || value != row.default_)) {
@@ -703,7 +708,7 @@ std::string OptionTable::config() const {
 std::vector<std::pair<std::string, std::string>> OptionTable::values() const {
   std::vector<std::pair<std::string, std::string>> out;
   for (const Option& row : rows_)
-    if (!row.command_line_only_ && !row.spelling_) out.emplace_back(row.name_, row.print_());
+    if (!row.command_line_only_ && !row.of_this_start_ && !row.spelling_) out.emplace_back(row.name_, row.print_());
   return out;
 }
 

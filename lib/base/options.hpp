@@ -56,6 +56,9 @@ class Option {
     command_line_only_ = true;
     return *this;
   }
+  /// The option concerns only this start of the program, so it is not part of a configuration either, although its run may be
+  /// one with a configuration.
+  Option& of_this_start() { return of_this_start_ = true, *this; }
   /// The default depends on other options, as `meaning` describes. A step of OptionTable::then() sets the default.
   Option& follows(std::string meaning) {
     follows_ = true;
@@ -81,8 +84,8 @@ class Option {
   std::string name_, group_, argument_, help_;
   std::string accepts_;  // describes the accepted values: "a whole number, at least 1"
   std::vector<std::string> aliases_;
-  bool flag_ = false, positional_ = false, command_line_only_ = false, follows_ = false, spelling_ = false, shared_ = false,
-       common_ = false;
+  bool flag_ = false, positional_ = false, command_line_only_ = false, of_this_start_ = false, follows_ = false,
+       spelling_ = false, shared_ = false, common_ = false;
   std::vector<std::string>* list_ = nullptr;
   std::vector<std::string>* texts_ = nullptr;                    // if not null: each use of the option adds an item
   std::vector<std::pair<std::string, std::string>> quantities_;  // quantity, and the words that replace it in messages
@@ -164,8 +167,9 @@ class OptionTable {
   /// command line requests something other than a run or its configuration.
   void then(std::function<void(const OptionTable&)> step) { steps_.push_back(std::move(step)); }
 
-  /// Sets the fields, unless the request is help, version or markdown. Throws UserError.
-  Request parse(int argc, const char* const* argv);
+  /// Sets the fields, unless the request is help, version or markdown. Throws UserError. If `problems` is not null, it receives
+  /// the errors of all steps instead, and a step that fails leaves its fields as they are.
+  Request parse(int argc, const char* const* argv, std::vector<std::string>* problems = nullptr);
   /// Returns true if the table has an option with this name or alias.
   bool has(std::string_view name) const { return find(name) != nullptr; }
   /// Returns true if this option was given on the command line or in the file. `name` is its main name or an alias.

@@ -95,8 +95,8 @@ std::optional<std::uint64_t> TrainBatches::updates_left(std::uint64_t position) 
   return left / G + (left % G != 0);
 }
 
-ValidBatches::ValidBatches(const Samples& data, BatchCut cut, std::size_t vocab_size)
-    : data_(data), cut_(cut), vocab_size_(vocab_size) {
+ValidBatches::ValidBatches(const Samples& data, BatchCut cut, std::size_t vocab_size, std::size_t most)
+    : data_(data), cut_(cut), vocab_size_(vocab_size), targets_(data.targets()) {
   check_cut(cut);
   expect(cut.T == data.T(), "data are cut as batches are");
   if (data.targets() == 0)
@@ -104,6 +104,9 @@ ValidBatches::ValidBatches(const Samples& data, BatchCut cut, std::size_t vocab_
                            data.tokens().size()));
   const std::uint64_t per_batch = cut.B * static_cast<std::size_t>(cut.ranks);
   batches_ = (data.count() + per_batch - 1) / per_batch;
+  if (most == 0 || batches_ <= most) return;
+  batches_ = most, targets_ = 0;
+  for (std::uint64_t k = 0; k < most * per_batch; ++k) targets_ += data.targets_of(k);
 }
 
 void ValidBatches::clear(std::int32_t* inputs, std::int32_t* targets) const {

@@ -78,11 +78,12 @@ class TrainBatches {
 /// batches. Padding of the last batches has target -1, which does not count in the loss. cut.K is not used.
 class ValidBatches {
  public:
-  /// Throws UserError if the data have no target. The data must outlive this object.
-  ValidBatches(const Samples& data, BatchCut cut, std::size_t vocab_size);
+  /// Throws UserError if the data have no target. The data must outlive this object. If `most` is not 0, a rank has at most so
+  /// many batches, and the sequences after them are not read.
+  ValidBatches(const Samples& data, BatchCut cut, std::size_t vocab_size, std::size_t most = 0);
   std::size_t batches() const { return batches_; }
   /// The number of targets that count, over all ranks.
-  std::size_t targets() const { return data_.targets(); }
+  std::size_t targets() const { return targets_; }
   /// Reads batch b of this rank: inputs[B T], targets[B T], and positions[B T] after the targets as in TrainBatches::read().
   void read(std::size_t b, std::int32_t* inputs, std::int32_t* targets) const;
   /// Makes a batch in which no target counts.
@@ -91,7 +92,7 @@ class ValidBatches {
  private:
   const Samples& data_;
   BatchCut cut_;
-  std::size_t vocab_size_, batches_;
+  std::size_t vocab_size_, batches_, targets_;
 };
 
 }  // namespace fsdp

@@ -42,8 +42,8 @@ std::span<const std::string_view> options_that_keep_results() {
       "finetune-from", "ignore-missing", "reset-optimizer", "reset-dataloader", "no-verify",
       // Output.
       "log-interval", "log-format", "log-file", "tensorboard", "no-report", "log-group-norms", "validate-interval-updates",
-      "validate-interval-epochs", "eval-on-start", "early-stopping", "sample-interval-updates", "sample-prompt", "use-ema",
-      "trace", "trace-updates", "dry-run"};
+      "validate-interval-epochs", "max-valid-steps", "eval-on-start", "early-stopping", "sample-interval-updates",
+      "sample-prompt", "use-ema", "trace", "trace-updates", "dry-run"};
   return names;
 }
 

@@ -1067,6 +1067,10 @@ void add_run_options(OptionTable& table, TrainOptions& o) {
       .integer("validate-interval-epochs", "N", o.validate_interval_epochs, {0, 1e9},
                "Validate after the update in which each N-th pass over the data ends; 0: do not.")
       .alias("validate-interval");
+  table
+      .integer("max-valid-steps", "N", o.max_valid_steps, {1},
+               "Validate with at most N batches of --batch-size sequences on each rank, the first ones of the data.")
+      .unset("all of the data");
   table.flag("eval-on-start", o.eval_on_start,
              "Validate before the first update, too. A run that resumes does not do this again.");
   table
@@ -1094,6 +1098,43 @@ void add_run_options(OptionTable& table, TrainOptions& o) {
             "Checkpoints are neither needed nor written.")
       .common();
   add_threads_option(table, o.threads);
+}
+
+/// The options of a rehearsal. --nodes, --ranks-per-node and --gpu are those of fsdp-plan.
+void add_rehearsal_options(OptionTable& table, RehearsalOptions& o) {
+  table.group("Rehearsal");
+  table
+      .flag("rehearse", o.asked,
+            "Check this job before it queues, without mpirun: plan it for its nodes, run it with at most 8 ranks on this "
+            "machine with a narrow model for a few updates, and print what it needs and what would fail. The exit code is 0 if "
+            "nothing would fail, else 1.")
+      .of_this_start();
+  table.integer("nodes", "N", o.nodes, {1, 1 << 20}, "With --rehearse: nodes of the job.").of_this_start();
+  table.integer("ranks-per-node", "N", o.ranks_per_node, {1, 1 << 20}, "With --rehearse: ranks on each node of the job.")
+      .unset("needed with --rehearse")
+      .of_this_start();
+  std::vector<std::pair<std::string, const GpuFigures*>> gpus;
+  for (const GpuFigures& gpu : known_gpus()) gpus.emplace_back(gpu.name, &gpu);
+  table
+      .choice<const GpuFigures*>("gpu", o.gpu, std::move(gpus),
+                                 "With --rehearse: plan for one such GPU per rank, and predict the time of an update.")
+      .unset("no prediction")
+      .of_this_start();
+  table
+      .text("time", "TIME", o.time,
+            "With --rehearse: the job's time limit as sbatch takes it: MINUTES, HH:MM:SS, D-HH:MM:SS and so on.")
+      .unset("not checked")
+      .of_this_start();
+  table.integer("rehearse-width", "N", o.width, {16, 1 << 20}, "With --rehearse: the width of the narrow model.")
+      .of_this_start();
+  table
+      .duration("rehearse-limit", "TIME", o.limit_s,
+                "With --rehearse: a run of the narrow model that takes longer is ended, and counts as failed.")
+      .of_this_start();
+  table.then([&o](const OptionTable& read) {
+    for (const char* name : {"nodes", "ranks-per-node", "gpu", "time", "rehearse-width", "rehearse-limit"})
+      require(read.given(name), name, o.asked, "--rehearse");
+  });
 }
 
 /// Throws UserError if two files of the run have the same path, or if one has the path of a file that the save folder needs.
@@ -1167,8 +1208,12 @@ OptionTable train_option_table(TrainOptions& o, int ranks) {
                     "Trains a transformer with fully sharded data parallelism. Start one process per rank.");
   table.examples({"mpirun -np 4 fsdp-train book.txt --arch gpt2 --batch-size 4 --lr 6e-4 --max-update 1000",
                   "mpirun -np 4 fsdp-train chat.jsonl --chat --model DIR --bf16 --lr 1e-5 --max-epoch 3",
-                  "fsdp-train --arch llama-3.2-1b --bf16 --tokens-per-sample 4096 --dry-run"});
-  add_train_options(table, o, [ranks] { return ranks; });
+                  "fsdp-train data.bin --arch llama-3.2-1b --max-epoch 1 --rehearse --nodes 4 --ranks-per-node 8"});
+  const auto of_job = [&o, ranks] {
+    return o.rehearsal.asked ? o.rehearsal.nodes * std::max(1, o.rehearsal.ranks_per_node) : ranks;
+  };
+  add_train_options(table, o, of_job);
+  add_rehearsal_options(table, o.rehearsal);
   table.then([&o](const OptionTable& read) {
     require(read.given("shard-group-size"), "shard-group-size", find_placement(o.sharding.strategy).axis == ShardAxis::group,
             "--sharding-strategy hybrid or hybrid-grad-op");
@@ -1212,14 +1257,22 @@ void require_complete(const TrainOptions& o) {
     throw UserError("--eval-on-start has no data (there is no --valid); give --valid FILE or leave it out");
 }
 
-TrainCommand parse_train_command(int argc, const char* const* argv, int world_size) {
+TrainCommand parse_train_command(int argc, const char* const* argv, int world_size, std::vector<std::string>* problems) {
   TrainCommand command;
   OptionTable table = train_option_table(command.options, world_size);
-  const Request request = table.parse(argc, argv);
+  const Request request = table.parse(argc, argv, problems);
+  const auto check = [&](void (*step)(const TrainOptions&)) {
+    try {
+      step(command.options);
+    } catch (const UserError& error) {
+      if (!problems) throw;
+      problems->emplace_back(error.what());
+    }
+  };
   command.answer = answer(table, request);
   if (request == Request::markdown) *command.answer += names_of_other_programs();
   if (command.options.list_archs && !command.answer) command.answer = list_of_archs();
-  if (!command.answer) require_complete(command.options);
+  if (!command.answer) check(require_complete);
   if (TrainOptions& o = command.options; o.decay_from > 0) {
     o.stable = o.save.folder / stored::step_name(o.decay_from);
     o.save.folder /= format("decay-from-{}", o.decay_from);
@@ -1228,8 +1281,29 @@ TrainCommand parse_train_command(int argc, const char* const* argv, int world_si
     o.log_file.clear();
   else if (o.log_file.empty() && !o.save.none)
     o.log_file = o.save.folder / "metrics.jsonl";
-  if (!command.answer) require_apart(command.options);
+  if (!command.answer) check(require_apart);
   return command;
+}
+
+std::vector<std::string> words_of(const TrainOptions& options, int ranks) {
+  TrainOptions copy = options, read;
+  const bool has_loss_scale = options.sharding.types.parameter == DType::f16;
+  const auto values = train_option_table(copy, ranks).values();
+  OptionTable table = train_option_table(read, ranks);
+  std::vector<std::string> words;
+  const auto add_those_that_differ = [&] {
+    const auto there = table.values();
+    for (std::size_t i = 0; i < values.size(); ++i)
+      if (values[i] != there[i] && (has_loss_scale || values[i].first != "fp16-scale-window"))
+        words.push_back(format("--{}={}", values[i].first, values[i].second));
+  };
+  add_those_that_differ();
+  std::vector<const char*> arguments = {"fsdp-train"};
+  for (const std::string& word : words) arguments.push_back(word.c_str());
+  std::vector<std::string> problems;  // the caller has them from its own command line
+  table.parse(static_cast<int>(arguments.size()), arguments.data(), &problems);
+  add_those_that_differ();  // these follow from others, but have other values
+  return words;
 }
 
 std::string with_option_names(const std::string& message) {

@@ -16,6 +16,7 @@
 #include "checkpoint/grown_model.hpp"
 #include "comm/mpi_session.hpp"
 #include "data/samples.hpp"
+#include "device/gpu_figures.hpp"
 #include "engine/options.hpp"
 #include "engine/saver.hpp"
 #include "machine/compute_device.hpp"
@@ -30,6 +31,16 @@
 namespace fsdp {
 
 enum class InitFrom { random, pretrained };
+
+/// A rehearsal of a job before it queues (--rehearse): the shape of the job, and the limits of the rehearsal.
+struct RehearsalOptions {
+  bool asked = false;
+  int nodes = 1, ranks_per_node = 0;  // ranks_per_node: 0: not given
+  const GpuFigures* gpu = nullptr;    // of each rank, to predict times; null: none
+  std::string time;                   // the job's time limit, as Slurm writes it; empty: unknown
+  std::size_t width = 64;             // of the model that the stand-ins train
+  double limit_s = 300;               // the longest run of the stand-ins
+};
 
 struct TrainOptions : EngineOptions {
   // data
@@ -99,11 +110,13 @@ struct TrainOptions : EngineOptions {
   std::size_t validate_interval_updates = 0;  // 0: at the end only
   std::size_t validate_interval_epochs = 0;   // passes over the data between validations; 0: not by passes
   std::size_t early_stopping = 0;             // stop after this many validations without a smaller loss; 0: do not
+  std::size_t max_valid_steps = 0;            // the most batches of a rank in a validation; 0: all data
   bool eval_on_start = false;                 // also validate before the first update
   std::size_t sample_interval_updates = 0;    // 0: no samples
   std::string sample_prompt = "\n";
   TraceOptions trace;
   bool dry_run = false;
+  RehearsalOptions rehearsal;
   /// Returns true if there are validations before the end.
   bool validates_often() const { return validate_interval_updates > 0 || validate_interval_epochs > 0; }
   /// Returns true if the result of a validation decides about checkpoints; it then comes before the save of its update.
@@ -127,8 +140,12 @@ struct TrainCommand {
   std::optional<std::string>
       answer;  // text to print on stdout instead of training: help, version, configuration, list of models
 };
-/// Throws UserError. All ranks throw the same error, unless a rank cannot read the --config file.
-TrainCommand parse_train_command(int argc, const char* const* argv, int world_size);
+/// Throws UserError. All ranks throw the same error, unless a rank cannot read the --config file. If `problems` is not null, it
+/// receives the errors of options that do not fit together, or not to the number of ranks.
+TrainCommand parse_train_command(int argc, const char* const* argv, int world_size,
+                                 std::vector<std::string>* problems = nullptr);
+/// Returns the words of a command line that sets these options, and no others.
+std::vector<std::string> words_of(const TrainOptions& options, int ranks);
 
 /// Returns a message of the library with the option names of fsdp-train, as OptionTable::name_options() does.
 std::string with_option_names(const std::string& message);

@@ -28,7 +28,7 @@ constexpr OtherOption rows[] = {
     {"valid-data-path validation-file do-eval validation.enable validation.dataset validation.dataset-path validator.enable dataset-val", "give --valid DATA"},
     {"train-subset valid-subset combine-valid-subsets", "give other data sets as DATA and --valid", "a data-bin folder is read with its splits train and valid"},
     {"split", "give --valid another data set; fsdp-tokenize --valid-fraction makes two", "all of DATA is for training"},
-    {"max-valid-steps nval validation.steps validator.steps eval-iters", "give --valid a shorter file", "validation reads all of its data"},
+    {"nval validation.steps validator.steps eval-iters", "give --max-valid-steps"},
     {"shorten-method shorten-data-split-list", "give --long-rows truncate", "documents that are longer than a sequence take several"},
     {"seq-length max-seq-length max-seq-len max-position-embeddings max-target-positions training.seq-len training.max-context-length", "give --tokens-per-sample"},
     {"reset-position-ids reset-attention-mask", "give --document-attention"},

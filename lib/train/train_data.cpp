@@ -75,10 +75,11 @@ void compare_validations(const RunContext& run, std::uint64_t now, Progress& pro
   const std::uint64_t before = std::exchange(progress.valid_sum, now);
   auto& all = progress.validations;
   if (before == 0 || now == 0 || before == now || !all) return;
-  run.log.warn(format(
-      "validations measure something else than before (the data of --valid, their mask, the way they are cut, or --use-ema "
-      "have changed), so their losses are not compared with those up to update {}{}",
-      all->update, run.options.judges() ? ", and the next validation is the best one so far" : ""));
+  run.log.warn(
+      format("validations measure something else than before (the data of --valid, their mask, the way they are cut, "
+             "--max-valid-steps or --use-ema "
+             "have changed), so their losses are not compared with those up to update {}{}",
+             all->update, run.options.judges() ? ", and the next validation is the best one so far" : ""));
   all->best_update = 0, all->best_loss = std::numeric_limits<double>::max(), all->since_best = 0;
 }
 
@@ -308,7 +309,8 @@ TextReading text_reading(const TrainOptions& options, const std::string& tokeniz
 }
 
 ValidData::ValidData(std::unique_ptr<Tokens> tokens, const TrainOptions& options, const BatchCut& cut, std::size_t vocab_size)
-    : samples(std::move(tokens), data_cut(options), open_masks(options.valid_mask)), batches(samples, cut, vocab_size) {}
+    : samples(std::move(tokens), data_cut(options), open_masks(options.valid_mask)),
+      batches(samples, cut, vocab_size, options.max_valid_steps) {}
 
 nlohmann::json TrainData::counts() const {
   nlohmann::json all = nlohmann::json::array();
@@ -332,6 +334,7 @@ std::uint64_t ValidData::sum(std::uint64_t token_sum, const TrainOptions& option
                             static_cast<int>(cut.mode), cut.positions, cut.end_of_document.value_or(0), options.use_ema);
   if (cut.long_rows != LongRows::split || cut.packing == Packing::best_fit)
     told += format(" {} {}", static_cast<int>(cut.long_rows), static_cast<int>(cut.packing));
+  if (options.max_valid_steps > 0) told += format(" first {}", batches.targets());
   return checksum(told.data(), told.size()) | 1;
 }
 

@@ -394,6 +394,28 @@ BOOST_AUTO_TEST_CASE(what_follows_is_settled_once_all_is_read) {
   Derived wrong;
   CHECK_CONTAINS(message_of([&] { config_of({"--total", "7", "--block", "2"}, wrong); }), "not a multiple of --block");
   BOOST_CHECK_NO_THROW(config_of({"--total", "7", "--list"}, wrong));
+  // A caller may want the errors of all steps.
+  Derived several;
+  OptionTable steps = derived_table(several);
+  steps.then([](const OptionTable&) { throw UserError("another mistake"); });
+  const char* const words[] = {"fsdp-x", "--total", "7"};
+  std::vector<std::string> problems;
+  BOOST_CHECK(steps.parse(3, words, &problems) == Request::run);
+  BOOST_TEST(problems == (std::vector<std::string>{"total is not a multiple of ", "another mistake"}),
+             boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(an_option_of_this_start_is_read_but_is_not_in_the_configuration) {
+  Derived f;
+  OptionTable table = derived_table(f);
+  bool tries = false;
+  table.flag("try", tries, "Try it.").of_this_start();
+  const char* const words[] = {"fsdp-x", "--try"};
+  table.parse(2, words);
+  BOOST_TEST(tries);
+  BOOST_TEST(f.total == 8u);  // the steps have run
+  BOOST_TEST(table.config().find("try") == std::string::npos);
+  for (const auto& [name, value] : table.values()) BOOST_TEST(name != "try");
 }
 
 BOOST_AUTO_TEST_CASE(fields_that_may_be_empty_and_numbers_by_name) {

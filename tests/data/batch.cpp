@@ -137,6 +137,17 @@ BOOST_AUTO_TEST_CASE(validation_is_read_by_the_rank_that_counts_it) {
   for (std::size_t i = 0; i < tokens; ++i) BOOST_TEST(of_all[i] == (i % T == 0 && i > 0 && i + 1 < tokens ? 2 : 1));
 }
 
+BOOST_AUTO_TEST_CASE(validation_may_end_early) {
+  const CountingFile made(36);  // 5 sequences of 7 targets
+  const Samples data = made.samples(7);
+  const ValidBatches whole(data, {1, 7, 1, 0, 2}, 100), one(data, {1, 7, 1, 0, 2}, 100, 1), more(data, {1, 7, 1, 0, 2}, 100, 9);
+  BOOST_TEST(whole.batches() == 3u);
+  BOOST_TEST(whole.targets() == 35u);
+  BOOST_TEST(one.batches() == 1u);
+  BOOST_TEST(one.targets() == 14u);
+  BOOST_TEST(more.targets() == 35u);
+}
+
 BOOST_AUTO_TEST_CASE(after_the_last_sequence_the_data_starts_again) {
   const CountingFile made(36);
   // T = 7: 5 sequences
