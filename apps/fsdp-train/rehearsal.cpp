@@ -193,7 +193,8 @@ std::uint64_t updates_of(const TrainOptions& job, std::uint64_t sequences) {
   return std::min<std::uint64_t>(job.max_update, of_data);
 }
 
-void print_planned(const TrainOptions& job, const PlannedJob& planned, const JobNeeds& needs, std::uint64_t free_bytes) {
+void print_planned(const TrainOptions& job, const PlannedJob& planned, const JobNeeds& needs,
+                   std::optional<std::uint64_t> free_bytes) {
   const auto add = [&](const char* what, const std::string& value) { print_text(stdout, format("  {:<24}{}\n", what, value)); };
   const PlanOptions& plan = job.sharding.plan;
   const std::size_t blocks = planned.fitted.recomputed_blocks;
@@ -231,8 +232,10 @@ void print_planned(const TrainOptions& job, const PlannedJob& planned, const Job
   if (job.save.none)
     add("saves", "none (--no-save)");
   else
-    add("a save", format("{} files, {}; {} of them at most at a time, {}; {} are free", ranks + 2, bytes_text(needs.save_bytes),
-                         needs.kept, bytes_text(needs.kept * needs.save_bytes), bytes_text(free_bytes)));
+    add("a save",
+        format("{} files, {}; {} of them at most at a time, {}; {} are free", needs.saves.step_files - 1,
+               bytes_text(needs.saves.step_bytes), needs.saves.steps, bytes_text(needs.saves.steps * needs.saves.step_bytes),
+               free_bytes ? bytes_text(*free_bytes) : std::string("an unknown number of bytes")));
 }
 
 }  // namespace
@@ -270,15 +273,6 @@ double slurm_seconds(const std::string& text) {
   return std::inner_product(numbers.begin(), numbers.end(), form->units.begin(), 0.0);
 }
 
-void count_saves(const SaveOptions& save, JobNeeds& needs) {
-  if (save.none) return;
-  const std::uint64_t interval = save.interval_updates, updates = needs.updates;
-  needs.saves = interval > 0 && updates > 0 ? (updates + interval - 1) / interval : 1;
-  // A new step is written before the oldest one is removed.
-  const std::uint64_t others = (save.keep_every > 0 ? updates / save.keep_every : 0) + (save.keep_best.empty() ? 0 : 1);
-  needs.kept = save.keep_last == 0 ? needs.saves : std::min(needs.saves, save.keep_last + 1 + others);
-}
-
 std::vector<std::string> judge_time(const TrainOptions& job, const JobNeeds& needs) {
   std::vector<std::string> problems;
   const double limit_s = job.rehearsal.time.empty() ? 0 : slurm_seconds(job.rehearsal.time), before_s = job.stop_before_s;
@@ -299,15 +293,6 @@ std::vector<std::string> judge_time(const TrainOptions& job, const JobNeeds& nee
                "--stop-before TIME, so that it saves before its end and can be requeued, or more time",
                needs.updates, format_duration(needed_s), format_duration(limit_s)));
   return problems;
-}
-
-std::vector<std::string> judge_space(const TrainOptions& job, const JobNeeds& needs, std::uint64_t free_bytes,
-                                     const std::string& folder) {
-  const std::uint64_t needed = needs.kept * needs.save_bytes;
-  if (needed <= free_bytes) return {};
-  return {format("{} has too little space (the saves need {}: {} of {}; {} are free); free some, choose another --save-dir{}",
-                 folder, bytes_text(needed), plural(needs.kept, "step"), bytes_text(needs.save_bytes), bytes_text(free_bytes),
-                 job.save.keep_last == 0 && needs.saves > 2 ? ", or give --keep-last" : "")};
 }
 
 int rehearse(const TrainOptions& job, std::vector<std::string> found, const std::string& program) {
@@ -347,14 +332,21 @@ int rehearse(const TrainOptions& job, std::vector<std::string> found, const std:
   if (runs && planned)
     problems.passes([&] { run_stand_ins(job, *origin, planned->mesh, scratch->path(), machine, program, result); });
   JobNeeds needs;
-  std::uint64_t free_bytes = 0;
+  std::optional<std::uint64_t> free_bytes;
   needs.updates = updates_of(job, result.sequences);
   if (planned) {
     if (planned->step) needs.update_s = planned->step->total;
-    needs.save_bytes = planned->save_bytes;
-    count_saves(job.save, needs);
-    problems.passes([&] { free_bytes = free_bytes_of(near); });
-    for (const std::string& text : judge_space(job, needs, free_bytes, near.string())) problems.add(text);
+    const auto ranks = static_cast<int>(rehearsal.nodes * rehearsal.ranks_per_node);
+    const int files = job.save.files > 0 ? std::min(job.save.files, ranks) : ranks;
+    needs.saves = {planned->save_bytes, static_cast<std::uint64_t>(files) + 3, steps_to_add(job.save, 0, 0, needs.updates)};
+    for (const auto& [limit, room] : rooms_of(near)) {
+      if (room.bytes) free_bytes = free_bytes ? std::min(*free_bytes, *room.bytes) : room.bytes;
+      problems.passes([&] {
+        if (job.save.none) return;
+        if (const std::string shortage = judge_room(job.save.folder, needs.saves, room, limit); !shortage.empty())
+          throw UserError(shortage);
+      });
+    }
   }
   for (const std::string& text : judge_time(job, needs)) problems.add(text);
   print_to(stdout, "the job, by its plan ({}):\n",

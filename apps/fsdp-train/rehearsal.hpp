@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "options/options.hpp"
+#include "train/save_space.hpp"
 
 namespace fsdp {
 
@@ -19,14 +20,10 @@ double slurm_seconds(const std::string& text);
 struct JobNeeds {
   std::optional<double> update_s;  // predicted
   std::uint64_t updates = 0;       // 0: unknown
-  std::uint64_t save_bytes = 0, saves = 0, kept = 0;
+  WillWrite saves = {};
 };
-/// Returns how often the job saves, and how many steps there are at most at the same time.
-void count_saves(const SaveOptions& save, JobNeeds& needs);
-/// Return what would fail, as sentences with a remedy.
+/// Returns what would fail, as sentences with a remedy.
 std::vector<std::string> judge_time(const TrainOptions& job, const JobNeeds& needs);
-std::vector<std::string> judge_space(const TrainOptions& job, const JobNeeds& needs, std::uint64_t free_bytes,
-                                     const std::string& folder);
 
 /// The program: `job` has the options, and `problems` what is wrong with them. Prints the result. Returns the exit code.
 int rehearse(const TrainOptions& job, std::vector<std::string> problems, const std::string& program);

@@ -62,6 +62,14 @@ std::string judge_room(const std::filesystem::path& folder, const WillWrite& nee
   return problem.empty() ? "" : format("{}; {}", problem, remedy);
 }
 
+std::vector<std::pair<std::string, Room>> rooms_of(const std::filesystem::path& folder) {
+  std::vector<std::pair<std::string, Room>> rooms = {{"the free space of its file system", room_of(folder)}};
+  if (!is_on_lustre(folder)) return rooms;
+  const QuotaLeft left = quota_left(folder);
+  rooms.emplace_back("your quota", Room{left.bytes, left.files});
+  return rooms;
+}
+
 std::string path_on_scratch(const std::vector<std::filesystem::path>& paths, const std::string& scratch) {
   const auto is_scratch = [](std::string name) {
     std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
@@ -101,10 +109,10 @@ void check_save_folder(const RunContext& run, const Layout& layout, bool with_av
     const WillWrite need = {step_bytes(layout, with_average),
                             static_cast<std::uint64_t>(files) + 3,  // the index, the marker and the folder
                             steps_to_add(options.save, steps_in(folder), progress.update, last)};
-    warnings.push_back(judge_room(folder, need, room_of(folder), "the free space of its file system"));
-    if (lustre)
-      if (const QuotaLeft left = quota_left(folder); warnings.back().empty())
-        warnings.push_back(judge_room(folder, need, {left.bytes, left.files}, "your quota"));
+    std::string shortage;
+    for (const auto& [limit, room] : rooms_of(folder))
+      if (shortage.empty()) shortage = judge_room(folder, need, room, limit);
+    warnings.push_back(shortage);
     const char* const scratch = std::getenv("SCRATCH");
     if (const std::string path = path_on_scratch({folder, options.data}, scratch ? scratch : ""); !path.empty())
       run.log.say(

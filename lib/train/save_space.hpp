@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/saver.hpp"
@@ -29,6 +30,9 @@ std::uint64_t steps_to_add(const SaveOptions& options, std::uint64_t existing, s
 /// Returns a warning if `room` is less than what the run will write, else an empty text. `limit` names the room: "the quota".
 /// Throws RunError if not even one step fits. Pure function.
 std::string judge_room(const std::filesystem::path& folder, const WillWrite& need, const Room& room, const std::string& limit);
+
+/// What limits the files of a folder, and its name: the free space of its file system and, on Lustre, the user's quota.
+std::vector<std::pair<std::string, Room>> rooms_of(const std::filesystem::path& folder);
 
 /// Returns the first of these paths that is below a scratch folder, which sites purge: $SCRATCH (`scratch`, empty: none), or a
 /// folder with "scratch" in its name. Empty if there is none. Pure function.

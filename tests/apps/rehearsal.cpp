@@ -108,26 +108,6 @@ BOOST_AUTO_TEST_CASE(the_options_of_stand_ins_can_be_read) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(saves_and_their_space) {
-  TrainOptions job;
-  JobNeeds needs = {.update_s = {}, .updates = 1000, .save_bytes = 100};
-  job.save.interval_updates = 100;
-  count_saves(job.save, needs);
-  BOOST_TEST(needs.saves == 10u);
-  BOOST_TEST(needs.kept == 10u);
-  BOOST_TEST(judge_space(job, needs, 1000, "/scratch").empty());
-  BOOST_TEST(
-      judge_space(job, needs, 999, "/scratch").at(0) ==
-      "/scratch has too little space (the saves need 1000 B: 10 steps of 100 B; 999 B are free); free some, choose another "
-      "--save-dir, or give --keep-last");
-  job.save.keep_last = 2, job.save.keep_best = "loss";
-  count_saves(job.save, needs);
-  BOOST_TEST(needs.kept == 4u);
-  job.save.interval_updates = 0;
-  count_saves(job.save, needs);
-  BOOST_TEST(needs.saves == 1u);
-}
-
 BOOST_AUTO_TEST_CASE(the_time_of_a_job) {
   TrainOptions job;
   const JobNeeds needs = {.update_s = 10, .updates = 1000};
