@@ -337,7 +337,9 @@ int rehearse(const TrainOptions& job, std::vector<std::string> found, const std:
   if (planned) {
     if (planned->step) needs.update_s = planned->step->total;
     const auto ranks = static_cast<int>(rehearsal.nodes * rehearsal.ranks_per_node);
-    const int files = job.save.files > 0 ? std::min(job.save.files, ranks) : ranks;
+    const int files = job.save.files_per_checkpoint == "node" ? rehearsal.nodes
+                      : job.save.files > 0                    ? std::min(job.save.files, ranks)
+                                                              : ranks;
     needs.saves = {planned->save_bytes, static_cast<std::uint64_t>(files) + 3, steps_to_add(job.save, 0, 0, needs.updates)};
     for (const auto& [limit, room] : rooms_of(near)) {
       if (room.bytes) free_bytes = free_bytes ? std::min(*free_bytes, *room.bytes) : room.bytes;

@@ -185,8 +185,10 @@ TrainOptions stand_in_options(TrainOptions o, const StandIns& stand_ins, const L
   o.warmup_ratio = o.min_lr_ratio = 0;
   o.max_update = first_updates, o.max_epoch = 0, o.decay_from = 0, o.early_stopping = 0;
   SaveOptions& save = o.save;
-  const bool saves = save.interval_updates > 0 || save.interval_epochs > 0 || save.interval_s > 0;
+  const bool saves = save.interval_updates > 0 || save.interval_epochs > 0 || save.interval_s > 0 || save.interval_auto;
   save.folder = folder / "checkpoints", save.interval_updates = saves ? 2 : 0, save.interval_epochs = 0, save.interval_s = 0;
+  save.interval_auto = false, save.mtbf_s = 0, o.stripe.clear();
+  if (save.files > stand_ins.ranks) save.files = stand_ins.ranks, save.files_per_checkpoint = format("{}", save.files);
   save.keep_every = std::min<std::size_t>(save.keep_every, 2);
   o.restore = "latest", o.reset_optimizer = o.reset_dataloader = false, o.stop_before_s = 0;
   o.validate_interval_updates = o.validates_often() ? 2 : 0, o.validate_interval_epochs = 0;

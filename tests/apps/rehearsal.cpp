@@ -80,6 +80,8 @@ BOOST_AUTO_TEST_CASE(the_options_of_stand_ins_can_be_read) {
       {"data.bin", "--arch", "gpt2", "--max-update", "1000", "--warmup-updates", "100", "--total-batch-size", "4096"},
       {"data.bin", "--arch", "llama-3.1-8b", "--max-epoch", "3", "--warmup-ratio", "0.1", "--bf16", "--save-interval", "1h",
        "--keep-last", "2", "--keep-every", "100", "--stop-before", "5min", "--checkpoint-activations"},
+      {"data.bin", "--arch", "gpt2", "--max-update", "50", "--save-interval", "auto", "--mtbf", "24h", "--files-per-checkpoint",
+       "64", "--stripe", "4:4M"},
       {"data.bin", "--arch", "gpt2", "--max-update", "50", "--fp16", "--lr-scheduler", "wsd", "--decay-updates", "10",
        "--min-lr-ratio", "0.1", "--tensorboard", "events", "--trace", "trace.json", "--seed", "7"},
       {"data.bin", "--arch", "gpt2", "--max-update", "50", "--device", "cuda", "--comm", "nccl", "--sum-order", "library",
