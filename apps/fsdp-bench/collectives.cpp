@@ -10,9 +10,11 @@
 
 #include "base/format.hpp"
 #include "base/timer.hpp"
+#include "comm/agree.hpp"
 #include "comm/mesh.hpp"
 #include "comm/mpi_calls.hpp"
 #include "device/gpu_figures.hpp"
+#include "device/memory_view.hpp"
 #include "files/json.hpp"
 #include "machine/machine.hpp"
 #include "plan/traffic.hpp"
@@ -44,6 +46,25 @@ std::vector<double> measure(const std::vector<std::function<void()>>& calls, std
   std::vector<double> medians;
   for (const std::vector<double>& of_call : times) medians.push_back(slowest(comm, median(of_call)));
   return medians;
+}
+
+/// Gathers bytes that differ from rank to rank. Throws RunError if this rank has received other ones: transports can be fast
+/// and wrong (NCCL's LL128 with GPUDirect on Slingshot: NVIDIA/nccl issue 2001).
+void require_right_gather(const Operation& op, const Mesh& mesh, std::byte* whole, const Buffer& part, Stream& stream) {
+  const auto byte_of = [](std::size_t rank, std::size_t i) { return static_cast<std::byte>(i * 131 + i / 251 + rank * 17); };
+  const Group& group = mesh.along(op.group);
+  const std::size_t bytes = op.count * size_of(op.type), all = bytes * static_cast<std::size_t>(group.size());
+  std::vector<std::byte> mine(bytes);
+  for (std::size_t i = 0; i < bytes; ++i) mine[i] = byte_of(static_cast<std::size_t>(group.rank()), i);
+  MemoryView({part.data(), bytes}, stream).write(0, mine);
+  on_stream(stream, [&] { queue_collective(op, mesh, whole, part.data(), stream); });
+  std::size_t at = 0, wrong = 0;
+  MemoryView({whole, all}, stream).visit<std::byte>(0, all, [&](const std::byte* found, std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i, ++at) wrong += found[i] != byte_of(at / bytes, at % bytes);
+  });
+  if (wrong > 0)
+    throw RunError(format("an all-gather of {} has given {} wrong bytes; do not train with these settings",
+                          format_bytes(static_cast<double>(all)), wrong));
 }
 
 }  // namespace
@@ -93,6 +114,8 @@ std::string bench_collectives_of_update(const BenchOptions& options, Communicato
     std::byte* const data = memory.at(&group_of(op, mesh)).data();
     const double seconds = time_collective(*stream, world, at_once, std::max<std::size_t>(options.steps, 3),
                                            [&] { queue_collective(op, mesh, data, part.data(), *stream); });
+    if (*op.kind->collective == Collective::all_gather)
+      agree(world, [&] { require_right_gather(op, mesh, data, part, *stream); });
     const double all_calls = seconds * static_cast<double>(of_kind.calls);
     update_s += all_calls;
     rows.push_back({std::string(op.kind->name), group, format_bytes(whole), format("{:.3f}", 1e3 * seconds),

@@ -89,7 +89,7 @@ const std::vector<Transport>& transports() {
        {},
        "CSCS"},
       {"libfabric, alt_read", nccl, slingshot, libfabric({{"FI_CXI_RDZV_PROTO", "alt_read"}}), {}, "OLCF"},
-      {"libfabric, no LL128", nccl, slingshot, libfabric({{"NCCL_PROTO", "^LL128"}}), {}, "CSCS"},
+      {"libfabric, no LL128", nccl, slingshot, libfabric({{"NCCL_PROTO", "^LL128"}}), {}, "CSCS, NRIS"},
       {"InfiniBand", nccl, infiniband, {{"NCCL_NET", "IB"}}, {}, ""},
       {"InfiniBand, all NICs", nccl, infiniband, {{"NCCL_NET", "IB"}, {"NCCL_CROSS_NIC", "1"}}, {}, "CSCS"},
       {"NCCL by TCP", nccl, "", {{"NCCL_NET", "Socket"}}, {}, ""},
