@@ -279,6 +279,8 @@ void check(const OptionTable& table, const BenchOptions& o) {
   constexpr std::string_view all[] = {"gemm", "step", "tuning", "scaling", "collectives", "storage"};
   if (std::find(std::begin(all), std::end(all), o.what) == std::end(all)) return;  // bench() reports it
   require_read(table, o);
+  if (o.run_limit_s <= 0)
+    throw UserError("--run-limit is 0 (a run that hangs would never be ended); give a time, such as 10min");
   if (o.what == "storage" && o.folder.empty())
     throw UserError(
         "storage has no folder (the file is made in it); give one on a drive of this machine: fsdp-bench storage DIR");

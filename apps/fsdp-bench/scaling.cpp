@@ -1,10 +1,8 @@
 #include "fsdp-bench/scaling.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <sstream>
 
 #include <nlohmann/json.hpp>
 
@@ -13,7 +11,9 @@
 #include "base/format.hpp"
 #include "base/program.hpp"
 #include "base/terminal.hpp"
+#include "device/cuda_library.hpp"
 #include "files/json.hpp"
+#include "files/scratch_folder.hpp"
 #include "plan/traffic.hpp"
 #include "report/page_parts.hpp"
 #include "report/plot.hpp"
@@ -104,7 +104,7 @@ std::string asked_text(const Scaling& scaling) {
                    tokens_of_update(scaling, point),
                    point.predicted_ms ? format("{:.0f} tokens/s", 1e3 * static_cast<double>(tokens_of_update(scaling, point)) /
                                                                       *point.predicted_ms)
-                                      : std::string("no measurement to begin with"));
+                                      : std::string("unknown, because the largest measurement has no transfers to begin with"));
   return text;
 }
 
@@ -304,16 +304,16 @@ std::string scaling_page(const Scaling& scaling) {
 
 int run_scaling(const BenchOptions& options, const std::vector<std::string>& words) {
   const Allocation allocation = find_allocation(options.launcher);
-  const int nodes = options.nodes > 0 ? options.nodes : allocation.nodes,
-            per_node = options.ranks_per_node > 0 ? options.ranks_per_node
-                       : allocation.per_node > 0  ? allocation.per_node
-                       : allocation.nodes > 1     ? 1
-                                                  : 2;
-  require_nodes(allocation, nodes);
+  std::string why;
+  const CudaLibrary* const cuda = options.device == DeviceChoice::cpu ? nullptr : find_cuda_library(&why);
+  const RankLayout whole =
+      choose_layout(allocation, options.nodes, options.ranks_per_node, cuda ? std::max(0, cuda->device_count(&why)) : 0);
+  const int nodes = whole.nodes, per_node = whole.per_node;
+  if (!options.out.empty()) ScratchFolder(options.out, ".fsdp-bench");  // throws UserError if nothing can be written there
   Scaling scaling;
   scaling.by_ranks = nodes == 1;
   const int most = scaling.by_ranks ? per_node : nodes;
-  if (most == 1 && options.extrapolate <= 1)
+  if (most == 1)
     throw UserError("one rank cannot show scaling; start this in a job of several nodes, or give --ranks-per-node");
   const auto layout_of = [&](int count) { return scaling.by_ranks ? RankLayout{1, count} : RankLayout{count, per_node}; };
   const ShardingOptions& sharding = options.sharding;
@@ -339,10 +339,7 @@ int run_scaling(const BenchOptions& options, const std::vector<std::string>& wor
     std::vector<std::string> program = {bench, "step", "--exposed", "--json"};
     program.insert(program.end(), words.begin(), words.end());
     program.push_back(format("--update-freq={}", point.micro_batches));
-    ChildCommand command;
-    command.words = launch_words(allocation, point.layout, options.run_limit_s, program);
-    command.limit_s = options.run_limit_s + std::min(10.0, options.run_limit_s);  // the ranks' own limit comes first
-    read_result(run_child(command), options.run_limit_s, point, scaling);
+    read_result(run_ranks(allocation, point.layout, options.run_limit_s, program), options.run_limit_s, point, scaling);
   };
   for (ScalingPoint& point : scaling.weak) run(point);
   for (ScalingPoint& point : scaling.strong)
@@ -351,12 +348,11 @@ int run_scaling(const BenchOptions& options, const std::vector<std::string>& wor
     else
       run(point);
   predict_all(scaling);
+  print_raw(stdout, options.json ? json_text(to_json(scaling)) + "\n" : clean_lines(describe(scaling)));
   if (!options.out.empty()) {
-    std::filesystem::create_directories(options.out);
     write_text(options.out / "scaling.html", scaling_page(scaling));
     write_text(options.out / "scaling.csv", to_csv(scaling));
   }
-  print_raw(stdout, options.json ? json_text(to_json(scaling)) + "\n" : clean_lines(describe(scaling)));
   if (!options.json && !options.out.empty()) print_to(stdout, "\npage: {}\n", (options.out / "scaling.html").string());
   return problems_of(scaling).empty() ? exit_code::done : exit_code::failed;
 }

@@ -37,7 +37,7 @@ struct Scaling {
   bool shares_cores = false;               // ranks had fewer processors than threads: the times prove nothing
   std::size_t tokens_of_rank = 0;          // of a micro-batch
   std::vector<ScalingPoint> weak, strong;  // by number of nodes
-  std::vector<ScalingPoint> asked;         // predicted only, for --extrapolate: weak, and strong if the micro-batches divide
+  std::vector<ScalingPoint> asked;         // --extrapolate: predicted from the last point of `weak`
 };
 
 /// 1, 2, 4, ... up to `most`, and `most`.
@@ -47,7 +47,7 @@ void read_result(const ChildEnd& end, double limit_s, ScalingPoint& point, Scali
 /// The time of an update of `point`, from a measured one: the same computing time for a micro-batch, and exposed communication
 /// in proportion to the bytes that the plan sends. Empty if `from` has no measurement, or if only `point` has several nodes.
 std::optional<double> predict(const ScalingPoint& from, const ScalingPoint& point);
-/// Sets `predicted_ms` of each point from the one before, and of `asked` from the last ones.
+/// Sets `predicted_ms` of each point from the one before, and of `asked` from the last one of `weak`.
 void predict_all(Scaling& scaling);
 /// Efficiency of points[i] against points[0]: 1 if tokens per second grow as the ranks do. Empty without both measurements.
 std::optional<double> efficiency(const std::vector<ScalingPoint>& points, std::size_t i);

@@ -94,6 +94,8 @@ void read_transport_options(const OptionTable& read, DoctorOptions& options) {
   for (const char* name : {"save-dir", "nvme-path", "comm", "threads", "pack"})
     if (read.given(name))
       throw UserError(format("{} changes nothing (--transports does not use it); leave it out", read.typed(name)));
+  if (options.transport_limit_s <= 0)
+    throw UserError("--transport-limit is 0 (a transport that hangs would never be ended); give a time, such as 60s");
   if (read.given("arch") && read.given("model"))
     throw UserError("--arch and --model are both given (each selects a model); leave out one of them");
   if (!read.given("model")) options.of_bench.push_back("--arch=" + options.arch);

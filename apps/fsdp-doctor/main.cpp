@@ -1,10 +1,8 @@
 // fsdp-doctor: checks this machine and this job, trains a tiny model on all ranks, and advises what to fix. It also packs an
 // archive about a run, and compares transports.
-#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <optional>
-#include <string_view>
 #include <thread>
 
 #include "base/system.hpp"
@@ -22,9 +20,6 @@ int main(int argc, char** argv) {
   const Start start = how_started(MpiSession::library_version(), environment);  // must come before MPI changes the environment
   DoctorOptions options;
   OptionTable table = doctor_option_table(options);
-  const bool has_launcher = !launcher_name(environment).empty();
-  if (!has_launcher && std::any_of(argv, argv + argc, [](std::string_view word) { return word == "--transports"; }))
-    return run_program(argc, argv, table, [&] { return run_transports(options, start.library); });
   const Wording words = [&](const std::string& message) { return table.name_options(message); };
   Doctor doctor(options, start, words);
 
@@ -49,6 +44,7 @@ int main(int argc, char** argv) {
     });
   if (start.launcher.empty())  // MPI may not start on a login node, and --pack does not need it
     return run_program(argc, argv, table, [&] {
+      if (options.transports) return run_transports(options, start.library);
       if (!options.pack.empty()) return run_alone({.text = "not started, because --pack has no launcher"});
       return run_mpi_program(
           argc, argv, [&](MpiSession& session, Communicator&, int, char**) { return doctor.run(session); }, words);

@@ -101,7 +101,7 @@ nlohmann::json describe_checkpoint(const fs::path& folder) {
           {"description", reader->description()},
           {"update", h.progress.update},
           {"tokens", h.progress.tokens},
-          {"world_size", h.world_size},
+          {"world_size", h.ranks},
           {"strategy", h.strategy},
           {"optimizer", h.optimizer},
           {"version", h.version},

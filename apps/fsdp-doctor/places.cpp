@@ -56,7 +56,8 @@ Finding judge_nccl_network(const std::vector<std::string>& nodes, const std::str
     if (nccl[i].link_rate > 0 && nccl[i].rate < slow * nccl[i].link_rate) below.push_back(nodes[i]);
   }
   finding.figures["network"] = network;
-  const std::string name = network.empty() ? "a network that NCCL does not name (NCCL_DEBUG is set)" : network;
+  const std::string name =
+      network.empty() ? "a network that NCCL does not name (NCCL_DEBUG is set, or NCCL was used before)" : network;
   const auto of_link = [](const NodeNccl& node) {
     return node.link_rate > 0 ? format("; the links of a node have {}", node.links)
                               : std::string("; the rate of the links is unknown");

@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <set>
-#include <sstream>
 
 #include <nlohmann/json.hpp>
 
@@ -91,11 +90,11 @@ const std::vector<Transport>& transports() {
       {"libfabric, alt_read", nccl, slingshot, libfabric({{"FI_CXI_RDZV_PROTO", "alt_read"}}), {}, "OLCF"},
       {"libfabric, no LL128", nccl, slingshot, libfabric({{"NCCL_PROTO", "^LL128"}}), {}, "CSCS, NRIS"},
       {"InfiniBand", nccl, infiniband, {{"NCCL_NET", "IB"}}, {}, ""},
-      {"InfiniBand, all NICs", nccl, infiniband, {{"NCCL_NET", "IB"}, {"NCCL_CROSS_NIC", "1"}}, {}, "CSCS"},
+      {"InfiniBand, all NICs", nccl, infiniband, {{"NCCL_NET", "IB"}, {"NCCL_CROSS_NIC", "1"}}, {}, ""},
       {"NCCL by TCP", nccl, "", {{"NCCL_NET", "Socket"}}, {}, ""},
       {"host memory and MPI", nccl, "", {}, {"--comm=mpi"}, ""},
-      {"messages", open_mpi, "", {}, {"--comm=mpi"}, ""},
-      {"shared memory", open_mpi, "", {}, {"--comm=shm"}, ""},
+      {"messages", cpu, "", {}, {"--comm=mpi"}, ""},
+      {"shared memory", cpu, "", {}, {"--comm=shm"}, ""},
       {"ob1, sm", open_mpi, "", {{"OMPI_MCA_pml", "ob1"}, {"OMPI_MCA_btl", "self,vader,tcp"}}, {"--comm=mpi"}, ""},
       {"ob1, TCP", open_mpi, "", {{"OMPI_MCA_pml", "ob1"}, {"OMPI_MCA_btl", "self,tcp"}}, {"--comm=mpi"}, ""},
       {"ucx", open_mpi, "", {{"OMPI_MCA_pml", "ucx"}}, {"--comm=mpi"}, ""},
@@ -137,7 +136,9 @@ std::string describe(std::span<const Trial> trials) {
   std::string text = lay_out(rows, 1) + "\n" + notes + "\n";
   if (!best) return text + "no transport works; check the launcher and the network with fsdp-doctor, started by the launcher\n";
   if (present_settings_work(trials) && trials.front().update_ms <= worth * best->update_ms)
-    return text + format("the present settings are as fast as any other; nothing needs to be set\n");
+    return text + (std::ranges::count(trials, Trial::Result::done, &Trial::result) == 1
+                       ? "there was nothing to compare the present settings with\n"
+                       : "the present settings are as fast as any other; nothing needs to be set\n");
   text += format("the fastest: {}{}; for a job script:\n\n", best->transport->name,
                  present_settings_work(trials)
                      ? format(", {:.2f} times as fast as the present settings", trials.front().update_ms / best->update_ms)
@@ -173,14 +174,7 @@ int run_transports(const DoctorOptions& options, const std::string& library) {
   const CudaLibrary* const cuda = options.device == DeviceChoice::cpu ? nullptr : find_cuda_library(&why);
   const int gpus = cuda ? std::max(0, cuda->device_count(&why)) : 0;
   const bool on_gpu = choose_device(options.device) == DeviceKind::cuda;
-  RankLayout layout{options.nodes > 0 ? options.nodes : allocation.nodes, options.ranks_per_node > 0   ? options.ranks_per_node
-                                                                          : allocation.per_node > 0    ? allocation.per_node
-                                                                          : on_gpu                     ? gpus
-                                                                          : allocation.scheduler == "" ? 2
-                                                                                                       : 0};
-  require_nodes(allocation, layout.nodes);
-  if (layout.per_node == 0)
-    throw UserError(format("the {} job does not say how many ranks a node gets; give --ranks-per-node", allocation.scheduler));
+  const RankLayout layout = choose_layout(allocation, options.nodes, options.ranks_per_node, on_gpu ? gpus : 0);
   if (layout.ranks() == 1) throw UserError("one rank has no collectives; give --ranks-per-node, or start this in a larger job");
 
   std::vector<std::string> program = {program_beside("fsdp-bench"), "collectives", "--json",
@@ -196,23 +190,21 @@ int run_transports(const DoctorOptions& options, const std::string& library) {
              present.empty() ? std::string() : format("\npresent settings: {}", present));
   const auto run = [&](const Transport& transport) {
     if (!options.json) print_to(stderr, "{} ...\n", transport.name);
-    ChildCommand command;
-    command.limit_s =
-        options.transport_limit_s + std::min(10.0, options.transport_limit_s);  // the ranks' own limit comes first
+    Variables variables;
     if (&transport != &transports().front())
-      for (const std::string& name : variables_of_all()) command.environment.emplace_back(name, std::nullopt);
+      for (const std::string& name : variables_of_all()) variables.emplace_back(name, std::nullopt);
     for (const auto& [name, value] : transport.variables) {
-      std::erase_if(command.environment, [&](const auto& variable) { return variable.first == name; });
-      command.environment.emplace_back(name, value);
+      std::erase_if(variables, [&](const auto& variable) { return variable.first == name; });
+      variables.emplace_back(name, value);
     }
     std::vector<std::string> words = program;
     words.insert(words.end(), transport.options.begin(), transport.options.end());
-    command.words = launch_words(allocation, layout, options.transport_limit_s, words);
-    return judge_trial(transport, run_child(command), options.transport_limit_s);
+    return judge_trial(transport, run_ranks(allocation, layout, options.transport_limit_s, words, variables),
+                       options.transport_limit_s);
   };
   for (const Transport& transport : transports()) {
-    if (transport.of == TransportOf::nccl ? !on_gpu : transport.of == TransportOf::open_mpi && (on_gpu || !is_open_mpi))
-      continue;
+    if (transport.of != TransportOf::any && (transport.of == TransportOf::nccl) != on_gpu) continue;
+    if (transport.of == TransportOf::open_mpi && !is_open_mpi) continue;
     std::error_code error;
     if (!transport.needs.empty() && !std::filesystem::exists(transport.needs, error)) {
       trials.push_back({&transport, Trial::Result::left_out, 0, format("this node has no {}", transport.needs)});

@@ -14,8 +14,8 @@
 
 namespace fsdp {
 
-/// The library whose transports a row selects.
-enum class TransportOf { any, nccl, open_mpi };
+/// What a row is for: GPUs with NCCL, CPUs, or CPUs with Open MPI.
+enum class TransportOf { any, nccl, cpu, open_mpi };
 
 /// A row: environment variables, or options of the program, that select a transport.
 struct Transport {

@@ -317,7 +317,7 @@ int rehearse(const TrainOptions& job, std::vector<std::string> found, const std:
         format("a rank needs {}, and has {} (the plan); use more ranks, a smaller --batch-size, "
                "--checkpoint-activations or --sharding-strategy full",
                bytes_text(planned->fitted.memory.total()), bytes_text(planned->limit)));
-  const fs::path near = existing_parent(job.save.folder);
+  const fs::path near = kind_of(job.save.folder) == PathKind::missing ? existing_parent(job.save.folder) : job.save.folder;
   const bool writes = job.save.none || problems.passes([&] {
     const fs::path& folder = job.save.folder;
     if (kind_of(folder) == PathKind::missing) return;
@@ -337,16 +337,15 @@ int rehearse(const TrainOptions& job, std::vector<std::string> found, const std:
   if (planned) {
     if (planned->step) needs.update_s = planned->step->total;
     const auto ranks = static_cast<int>(rehearsal.nodes * rehearsal.ranks_per_node);
-    const int files = job.save.files_per_checkpoint == "node" ? rehearsal.nodes
-                      : job.save.files > 0                    ? std::min(job.save.files, ranks)
-                                                              : ranks;
-    needs.saves = {planned->save_bytes, static_cast<std::uint64_t>(files) + 3, steps_to_add(job.save, 0, 0, needs.updates)};
+    const int files = job.save.files_per_checkpoint == "node" ? rehearsal.nodes : job.save.files;
+    needs.saves = {planned->save_bytes, files_of_step(files, ranks),
+                   steps_to_add(job.save, steps_in(job.save.folder), origin->update(), needs.updates)};
     for (const auto& [limit, room] : rooms_of(near)) {
       if (room.bytes) free_bytes = free_bytes ? std::min(*free_bytes, *room.bytes) : room.bytes;
       problems.passes([&] {
         if (job.save.none) return;
         if (const std::string shortage = judge_room(job.save.folder, needs.saves, room, limit); !shortage.empty())
-          throw UserError(shortage);
+          result.warnings.push_back(shortage);
       });
     }
   }
@@ -360,7 +359,7 @@ int rehearse(const TrainOptions& job, std::vector<std::string> found, const std:
   const auto say = [](const std::string& line) { print_text(stdout, wrapped(line) + "\n"); };
   say(result.done.empty() ? "the stand-ins did not run to their end" : "the stand-ins, " + result.done);
   if (!result.cut.empty()) say(format("  cut for them: {}", fmt::join(result.cut, ", ")));
-  for (const std::string& warning : result.warnings) say("  they warned: " + warning);
+  for (const std::string& warning : result.warnings) say("  a warning: " + warning);
   if (problems.found().empty()) {
     print_text(stdout, "nothing would fail, as far as this machine can see\n");
     return exit_code::done;

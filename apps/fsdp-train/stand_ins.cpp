@@ -77,18 +77,6 @@ std::string data_for_stand_ins(const std::string& name, Split split, const Train
   return cut_texts(texts, job, folder);
 }
 
-/// What a run says was wrong: its own message, else its last line.
-std::string error_in(const ChildEnd& end) {
-  constexpr std::string_view begin = "fsdp-train: ";
-  std::istringstream lines(end.err);
-  std::string last;
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with(begin)) return line.substr(begin.size());
-    if (line.find_first_not_of(" -\r") != line.npos) last = line;
-  }
-  return last.empty() ? format("exit code {}", end.exit_code) : last;
-}
-
 std::vector<std::string> warnings_in(const ChildEnd& end) {
   std::istringstream lines(end.err.substr(0, end.err.find("warnings of this run:")));
   std::vector<std::string> warnings;
@@ -249,7 +237,7 @@ void run_stand_ins(const TrainOptions& job, const Origin& origin, MeshShape mesh
   TrainOptions options =
       stand_in_options(job, stand_ins, origin.config.lora,
                        static_cast<double>(model.parameter_count()) / static_cast<double>(whole.parameter_count()));
-  std::vector<std::pair<std::string, std::optional<std::string>>> hidden;
+  Variables hidden;
   for (char** variable = environ; *variable; ++variable)
     if (const std::string_view text = *variable; is_of_scheduler(text))
       hidden.emplace_back(text.substr(0, text.find('=')), std::nullopt);
@@ -259,18 +247,18 @@ void run_stand_ins(const TrainOptions& job, const Origin& origin, MeshShape mesh
     words.insert(words.begin(), program);
     print_to(stderr, "rehearsal: {} {} ...\n", plural(stand_ins.ranks, "stand-in"), what);
     const double limit_s = job.rehearsal.limit_s;
-    if (stand_ins.ranks > 1) words = launch_words(machine, {1, stand_ins.ranks}, limit_s + 1, words);
-    ChildEnd end = run_child({.words = words, .environment = hidden, .limit_s = limit_s});
+    const ChildEnd end = stand_ins.ranks > 1 ? run_ranks(machine, {1, stand_ins.ranks}, limit_s, words, hidden)
+                                             : run_child({.words = words, .environment = hidden, .limit_s = limit_s});
     seconds += end.seconds;
     sigset_t pending;
     ::sigpending(&pending);
     if (::sigismember(&pending, SIGINT) == 1 || ::sigismember(&pending, SIGTERM) == 1) throw RunError("stopped on request");
-    if (end.timed_out)
+    if (has_hung(end, limit_s))
       throw RunError(
           format("the stand-ins that {} did not end within {} (their last words: {}); if this machine is only slow, "
                  "raise --rehearse-limit",
-                 what, format_duration(limit_s), error_in(end)));
-    if (end.exit_code != exit_code::done) throw RunError(format("{}{}", from_stand_ins, error_in(end)));
+                 what, format_duration(limit_s), error_in(end, "fsdp-train")));
+    if (end.exit_code != exit_code::done) throw RunError(format("{}{}", from_stand_ins, error_in(end, "fsdp-train")));
     for (std::string& warning : warnings_in(end))
       if (std::find(result.warnings.begin(), result.warnings.end(), warning) == result.warnings.end())
         result.warnings.push_back(std::move(warning));

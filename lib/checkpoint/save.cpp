@@ -87,15 +87,6 @@ void remove_what_was_begun(const fs::path& folder) {
   }
 }
 
-/// Removes folders of unfinished steps. No other run can need them: only one run at a time writes to a save folder.
-void remove_left_over(const fs::path& save_dir) {
-  for (const auto& entry : fs::directory_iterator(save_dir)) {
-    const fs::path& path = entry.path();
-    if (path.extension() == unfinished_suffix && stored::update_of_step_name(path.stem().string()))
-      remove_our_files(path, stored::is_step_file);
-  }
-}
-
 /// Prepares the save folder and makes the temporary folder, on rank 0, before any rank writes.
 void prepare(const fs::path& save_dir, const Names& names, std::uint64_t bytes) {
   fs::create_directories(save_dir);
@@ -356,6 +347,14 @@ std::size_t snapshot_bytes(const Layout& layout, DType state_type, int rank, int
           bytes += round_up(slice.range.size() * size_of(extent == Extent::element ? state_type : DType::f32), piece_alignment);
     }
   return std::max(bytes, piece_alignment);  // a rank that writes nothing saves in the background, too, as all others do
+}
+
+void remove_left_over(const fs::path& save_dir) {
+  for (const auto& entry : fs::directory_iterator(save_dir)) {
+    const fs::path& path = entry.path();
+    if (path.extension() == unfinished_suffix && stored::update_of_step_name(path.stem().string()))
+      remove_our_files(path, stored::is_step_file);
+  }
 }
 
 std::size_t step_bytes(const Layout& layout, bool with_average) {

@@ -23,7 +23,7 @@ struct SaveOptions {
   std::size_t interval_updates = 0;  // updates between saves; 0: no saves by the number of updates
   std::size_t interval_epochs = 0;   // passes over the data between saves; 0: no saves by passes
   double interval_s = 0;             // seconds between saves; 0: no saves by time
-  bool interval_auto = false;        // the interval follows from the cost of a save and mtbf_s (save_interval.hpp)
+  bool interval_auto = false;        // the interval follows from the cost of a save and mtbf_s (optimal_interval_s)
   double mtbf_s = 0;                 // mean time between failures of the job, in seconds; 0: not given
   bool training_waits = false;
   h5::Compression compression = h5::Compression::none;

@@ -87,7 +87,7 @@ std::string describe_striping(const std::string& printed) {
     // Versions print "all" as -1, or as the largest number of 16 or 32 bits.
     const bool all = *targets == -1 || *targets == 0xffff || *targets == 0xffffffff;
     text += text.empty() ? "" : ", then ";
-    text += *targets == 0 ? "in the metadata server"
+    text += *targets == 0 ? (end.empty() ? "the file system's default" : "in the metadata server")
                           : format("{} in stripes of {}", all ? "all targets" : plural(*targets, "target"),
                                    format_bytes(static_cast<double>(*bytes)));
     if (up_to && *up_to > 0) text += format(" up to {}", format_bytes(static_cast<double>(*up_to)));
@@ -102,15 +102,16 @@ std::string striping_of(const std::filesystem::path& folder) {
   return text.empty() ? format("unknown (lfs getstripe -d printed: {})", excerpt(answer->text)) : text;
 }
 
-void set_striping(const std::filesystem::path& folder, const Stripe& stripe) {
+std::string set_striping(const std::filesystem::path& folder, const Stripe& stripe) {
   std::vector<std::string> command = {"lfs", "setstripe", "-c", format("{}", stripe.count)};
   if (!stripe.size.empty()) command.insert(command.end(), {"-S", stripe.size});
   command.push_back(folder.string());
   const auto answer = ask_program(command, patience_s);
-  if (!answer) throw CallError(format("{}", fmt::join(command, " ")), "there is no lfs on this node, or it does not answer");
+  if (!answer) return "there is no lfs on this node, or it does not answer";
   if (answer->exit_code != 0)
     throw UserError(
         format("{} is refused by Lustre ({}); give another striping, or none", fmt::join(command, " "), excerpt(answer->text)));
+  return "";
 }
 
 QuotaLeft parse_quota(const std::string& printed) {

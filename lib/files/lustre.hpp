@@ -28,9 +28,9 @@ std::string describe_striping(const std::string& printed);
 
 /// The striping of a folder on Lustre, in words, or why it is not known.
 std::string striping_of(const std::filesystem::path& folder);
-/// Sets the striping of new files in a folder on Lustre. Throws UserError with what lfs printed if it refuses, and CallError if
-/// there is no lfs.
-void set_striping(const std::filesystem::path& folder, const Stripe& stripe);
+/// Sets the striping of new files in a folder on Lustre. Returns why it could not, if there is no lfs; else an empty text.
+/// Throws UserError with what lfs printed if it refuses.
+std::string set_striping(const std::filesystem::path& folder, const Stripe& stripe);
 
 /// What a quota leaves; empty: no limit.
 struct QuotaLeft {

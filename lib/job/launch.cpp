@@ -8,8 +8,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -29,7 +32,7 @@ namespace {
 constexpr std::size_t most_output = std::size_t{16} << 20;
 constexpr double grace_s = 3;  // between SIGTERM and SIGKILL
 
-/// The processes of this host that this process, or a child of it, has started.
+/// All descendants of this process on this host.
 std::vector<pid_t> descendants() {
   std::multimap<pid_t, pid_t> children;
   std::error_code error;
@@ -107,6 +110,8 @@ ChildEnd run_child(const ChildCommand& command) {
     ::dup2(pipes[0][1], STDOUT_FILENO);
     ::dup2(pipes[1][1], STDERR_FILENO);
     ::execvpe(words[0], words.data(), variables.data());
+    ::dprintf(STDERR_FILENO, "%s cannot be started (%s); load its module, or give --launcher\n", words[0],
+              std::strerror(errno));
     ::_exit(127);
   }
   for (auto& ends : pipes) ::close(ends[1]);
@@ -129,9 +134,11 @@ ChildEnd run_child(const ChildCommand& command) {
   };
   int status = 0;
   bool killed = false;
-  while (::waitpid(child, &status, WNOHANG) == 0) {
+  const double end_s = command.limit_s + 4 * grace_s;
+  double seconds = 0;
+  while (::waitpid(child, &status, WNOHANG) == 0 && seconds < end_s) {
     read_for(50);
-    const double seconds = timer.seconds();
+    seconds = timer.seconds();
     if (!result.timed_out && seconds > command.limit_s) {
       result.timed_out = true;
       ::kill(child, SIGTERM);
@@ -143,8 +150,8 @@ ChildEnd run_child(const ChildCommand& command) {
   }
   result.seconds = timer.seconds();
   // A process that is being killed may have started another one, so this looks again until there is none.
-  for (std::vector<pid_t> left; !(left = descendants()).empty();) {
-    for (pid_t pid : left) ::kill(pid, SIGKILL);
+  while (!(result.left = descendants()).empty() && timer.seconds() < std::max(end_s, result.seconds + 4 * grace_s)) {
+    for (pid_t pid : result.left) ::kill(pid, SIGKILL);
     while (::waitpid(-1, nullptr, WNOHANG) > 0) {
     }
     ::usleep(2000);
@@ -156,31 +163,51 @@ ChildEnd run_child(const ChildCommand& command) {
   return result;
 }
 
+bool has_hung(const ChildEnd& end, double limit_s) { return end.timed_out || (end.exit_code != 0 && end.seconds >= limit_s); }
+
+namespace {
+
+std::string message_in(const std::string& text, const std::string& program) {
+  std::istringstream lines(text);
+  std::string of_mpirun, last, of_srun;
+  for (std::string line; std::getline(lines, line);) {
+    if (const std::size_t at = line.find(program + ": "); at != line.npos) return line.substr(at + program.size() + 2);
+    if (line.starts_with("mpirun ") && of_mpirun.empty())
+      of_mpirun = line;
+    else if (line.starts_with("srun: ") || line.starts_with("slurmstepd: "))
+      of_srun = line;
+    else if (line.find_first_not_of(" -=*\t\r") != line.npos)
+      last = line;
+  }
+  // mpirun ends a box of lines with advice; its first line has the reason.
+  return !of_mpirun.empty() ? of_mpirun : !last.empty() ? last : of_srun;
+}
+
+}  // namespace
+
+std::string error_in(const ChildEnd& end, const std::string& program) {
+  const std::string message = message_in(end.err, program);
+  return message.empty() ? format("exit code {}", end.exit_code) : excerpt(message, 200);
+}
+
 ChildAnswer read_child(const ChildEnd& end, const std::string& program, double limit_s) {
   ChildAnswer answer;
-  const auto message_in = [&](const std::string& text) {
-    std::istringstream lines(text);
-    std::string last, of_launcher;
-    for (std::string line; std::getline(lines, line);) {
-      if (const std::size_t at = line.find(program + ": "); at != line.npos) return line.substr(at + program.size() + 2);
-      const bool by_launcher = line.starts_with("srun: ") || line.starts_with("slurmstepd: ");
-      if (line.find_first_not_of(" -=*\t") != line.npos) (by_launcher ? of_launcher : last) = line;
-    }
-    return last.empty() ? of_launcher : last;
-  };
-  if (end.timed_out || (end.exit_code != 0 && end.seconds >= limit_s)) {
+  if (has_hung(end, limit_s)) {
     answer.hung = true;
     answer.problem = format("it hung, and was ended after {}", format_duration(end.seconds));
+    if (!end.left.empty())
+      answer.problem += format("; {} could not be killed (process {} and others), so this node needs its administrator",
+                               plural(end.left.size(), "process", "processes"), end.left.front());
   } else if (end.exit_code != 0) {
-    const std::string message = message_in(end.err);
-    answer.problem = format("it failed: {}", message.empty() ? format("exit code {}", end.exit_code) : excerpt(message, 200));
+    answer.problem = format("it failed: {}", error_in(end, program));
   } else {
     std::istringstream lines(end.out);
     for (std::string line; std::getline(lines, line);)
       if (line.starts_with("{"))
         if (nlohmann::json object = nlohmann::json::parse(line, nullptr, false); object.is_object())
           answer.json = std::move(object);
-    if (answer.json.is_null()) answer.problem = format("it printed '{}' instead of a result", excerpt(message_in(end.out), 60));
+    if (answer.json.is_null())
+      answer.problem = format("it printed '{}' instead of a result", excerpt(message_in(end.out, program), 60));
   }
   return answer;
 }
@@ -199,12 +226,14 @@ Allocation find_allocation(const Environment& get, const std::string& library, c
   const auto use_hosts = [&](const char* scheduler, const char* variable) {
     const char* const hosts = get(variable);
     std::ifstream file(hosts ? hosts : "");
-    std::set<std::string> names;
-    for (std::string name; file >> name;) names.insert(name);
+    std::multiset<std::string> lines;
+    for (std::string name; file >> name;) lines.insert(name);
+    const std::set<std::string> names(lines.begin(), lines.end());
     if (names.empty())
       throw UserError(format("{}{} has no nodes; start this program in a batch job of {}", variable,
                              hosts ? format(", {},", hosts) : std::string(), scheduler));
-    allocation = {scheduler, static_cast<int>(names.size())};
+    const std::size_t of_a_node = lines.size() / names.size();  // with one line for a node, its ranks are not known
+    allocation = {scheduler, static_cast<int>(names.size()), of_a_node > 1 ? static_cast<int>(of_a_node) : 0};
     if (is_open_mpi)
       allocation.start = {"mpirun",    "-np", "{ranks}", "--hostfile", hosts, "--map-by", "ppr:{per-node}:node",
                           "--bind-to", "none"};
@@ -227,7 +256,10 @@ Allocation find_allocation(const Environment& get, const std::string& library, c
     allocation = {"Flux", std::atoi(answers.flux_size.c_str())};
     allocation.start = {"flux", "run", "--nodes={nodes}", "--ntasks={ranks}", "--exclusive"};
   }
-  allocation.nodes = std::max(1, allocation.nodes);
+  if (allocation.nodes < 1 && !allocation.scheduler.empty())
+    throw UserError(format("the number of nodes of this {0} job is unknown ({1} is no number); start this in a job of {0}",
+                           allocation.scheduler,
+                           allocation.scheduler == "Flux" ? "what flux getattr size prints" : "SLURM_JOB_NUM_NODES"));
   if (allocation.start.empty())
     allocation.start =
         is_open_mpi ? std::vector<std::string>{"mpirun",          "-np",       "{ranks}", "--map-by", "ppr:{per-node}:node",
@@ -259,11 +291,33 @@ Allocation find_allocation(const std::string& template_words) {
   return find_allocation(get, MpiSession::library_version(), answers, template_words);
 }
 
-void require_nodes(const Allocation& allocation, int nodes) {
-  if (nodes <= allocation.nodes) return;
-  throw UserError(format("--nodes {} is more than {} has; start this in a larger job, or give fewer nodes", nodes,
-                         allocation.scheduler.empty() ? std::string("this machine (1)")
-                                                      : format("the {} job ({})", allocation.scheduler, allocation.nodes)));
+RankLayout choose_layout(const Allocation& allocation, int nodes, int per_node, int gpus) {
+  const bool alone = allocation.scheduler.empty();
+  if (nodes > allocation.nodes)
+    throw UserError(
+        format("--nodes {} is more than {} has; start this in a larger job, or give fewer nodes", nodes,
+               alone ? std::string("this machine (1)") : format("the {} job ({})", allocation.scheduler, allocation.nodes)));
+  for (const int known : {allocation.per_node, gpus, alone ? 2 : 0})
+    if (per_node == 0) per_node = known;
+  if (per_node == 0)
+    throw UserError(format("the {} job does not say how many ranks a node gets; give --ranks-per-node", allocation.scheduler));
+  return {nodes > 0 ? nodes : allocation.nodes, per_node};
+}
+
+ChildEnd run_ranks(const Allocation& allocation, RankLayout layout, double limit_s, const std::vector<std::string>& program,
+                   const Variables& variables) {
+  std::vector<std::string> words;
+  if (!variables.empty()) {  // mpirun over ssh passes on only some variables
+    words.emplace_back("env");
+    for (const auto& [name, value] : variables)
+      if (!value) words.insert(words.end(), {"-u", name});
+    for (const auto& [name, value] : variables)
+      if (value) words.push_back(name + "=" + *value);
+  }
+  words.insert(words.end(), program.begin(), program.end());
+  return run_child({.words = launch_words(allocation, layout, limit_s, words),
+                    .environment = variables,
+                    .limit_s = limit_s + std::min(10.0, limit_s)});
 }
 
 std::vector<std::string> launch_words(const Allocation& allocation, RankLayout layout, double limit_s,

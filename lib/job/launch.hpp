@@ -14,11 +14,13 @@
 
 namespace fsdp {
 
+/// Variables that replace those of this process, by name; without a value: the child does not have the variable.
+using Variables = std::vector<std::pair<std::string, std::optional<std::string>>>;
+
 /// A command to run. Its standard input is empty.
 struct ChildCommand {
   std::vector<std::string> words;  // the first one is a path, or a program in PATH
-  /// Variables that replace those of this process, by name; without a value: the child does not have the variable.
-  std::vector<std::pair<std::string, std::optional<std::string>>> environment = {};
+  Variables environment = {};
   double limit_s = 60;
 };
 
@@ -27,12 +29,18 @@ struct ChildEnd {
   bool timed_out = false;
   std::string out, err;  // what it and its children wrote: at most the first 16 MiB of each
   double seconds = 0;
+  std::vector<int> left = {};  // processes that could not be killed, because a driver or file system does not return
 };
 
 /// Runs a command, and waits until it ends. After `limit_s` seconds sends SIGTERM, which mpirun and srun pass on to their
-/// ranks, and 3 s later SIGKILL. Afterwards no process that it started on this host is left: those that outlive it are killed.
-/// If this process dies, the child receives SIGTERM. Must be called by the only thread of a process.
+/// ranks, and 3 s later SIGKILL. Afterwards all descendants of this process on this host are killed, so it may have no other
+/// children. If this process dies, the child receives SIGTERM. Must be called by the only thread of a process. Makes this
+/// process the parent of orphans among its descendants, from then on. Throws CallError if no process can be made.
 ChildEnd run_child(const ChildCommand& command);
+/// True if the child was ended at its limit, or if its ranks were killed after `limit_s` seconds.
+bool has_hung(const ChildEnd& end, double limit_s);
+/// Why a child failed: the first line of end.err that names `program`, else a line of mpirun or the last line.
+std::string error_in(const ChildEnd& end, const std::string& program);
 
 /// The JSON object that a child has printed, or why there is none.
 struct ChildAnswer {
@@ -40,9 +48,7 @@ struct ChildAnswer {
   bool hung = false;    // the child was ended, or its ranks were killed, after the limit
   std::string problem;  // "it failed: nothing fits"; empty if there is an object
 };
-/// Reads the last line of end.out that is a JSON object, among lines of launchers. If there is none, or if the child failed,
-/// `problem` has the first line of end.err that begins with the name of `program`, else the last line. After `limit_s` seconds
-/// the child's ranks were killed.
+/// Reads the last line of end.out that is a JSON object, among lines of launchers.
 ChildAnswer read_child(const ChildEnd& end, const std::string& program, double limit_s);
 /// The path of another program in the folder of this one.
 std::string program_beside(const std::string& name);
@@ -74,11 +80,17 @@ Allocation find_allocation(const Environment& get, const std::string& library, c
 /// The same for this process.
 Allocation find_allocation(const std::string& template_words = "");
 
-/// Throws UserError if the allocation has fewer than `nodes` nodes (--nodes).
-void require_nodes(const Allocation& allocation, int nodes);
+/// The layout of a job with these numbers; 0 means those of the allocation: all of its nodes, and the tasks of a node that it
+/// asked for, or a rank for each of `gpus` GPUs of this node. Without a scheduler, a node has 2 ranks. Throws UserError if the
+/// allocation has fewer nodes, or does not say how many ranks a node gets (options --nodes and --ranks-per-node).
+RankLayout choose_layout(const Allocation& allocation, int nodes, int per_node, int gpus);
 
-/// Returns the words that run `program` on every rank. If a rank's process still runs after `limit_s` seconds, it is killed on
-/// its own node (by timeout of coreutils), so that no rank is left on a node that this process does not see.
+/// Runs `program` on every rank, with these variables on all nodes. Ranks that still run after `limit_s` seconds are killed on
+/// their own nodes (by timeout of coreutils), so that none is left on a node that this process does not see; the launcher is
+/// ended a little later.
+ChildEnd run_ranks(const Allocation& allocation, RankLayout layout, double limit_s, const std::vector<std::string>& program,
+                   const Variables& variables = {});
+/// The words of the launcher that run_ranks() starts.
 std::vector<std::string> launch_words(const Allocation& allocation, RankLayout layout, double limit_s,
                                       const std::vector<std::string>& program);
 

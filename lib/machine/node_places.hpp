@@ -27,16 +27,17 @@ struct Link {
 /// The InfiniBand and Slingshot links of this node or, if it has none, its Ethernet interfaces; in the order of their names.
 /// RoCE counts as InfiniBand.
 std::vector<Link> find_links(const std::filesystem::path& sys = "/sys");
+/// The sum over the links; 0: unknown.
 double bytes_per_s(const std::vector<Link>& links);
-/// "4 x 25 GB/s"; empty if there is no link, or if its rate is unknown.
+/// "4 x 25 GB/s", with the rate of the first link; empty if there is no link, or if its rate is unknown.
 std::string describe(const std::vector<Link>& links);
 
 /// If NCCL's network (DeviceGroups::network) is TCP although the node has a fast link: what to do. Else empty.
 std::string advise_network(const std::string& network, const std::vector<Link>& links);
 
-/// Returns the index of a GPU for each rank of a node. `ranks` and `gpus` have the NUMA nodes. If each rank is bound to a NUMA
-/// node that has as many GPUs as ranks, ranks get GPUs of their NUMA nodes, in order; else rank r gets GPU r modulo their
-/// number.
+/// Returns the index of a GPU for each rank of a node. `ranks` and `gpus`, which is not empty, have the NUMA nodes. If each
+/// rank is bound to a NUMA node that has as many GPUs as ranks, ranks get GPUs of their NUMA nodes, in order; else rank r gets
+/// GPU r modulo their number.
 std::vector<int> choose_gpus(const std::vector<std::int64_t>& ranks, const std::vector<std::int64_t>& gpus);
 
 }  // namespace fsdp

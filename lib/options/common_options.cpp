@@ -308,7 +308,7 @@ void add_launcher_option(OptionTable& table, std::string& words) {
   table
       .text("launcher", "WORDS", words,
             "how ranks are started, with the numbers in {nodes}, {per-node} and {ranks}: 'mpiexec -n {ranks} --ppn {per-node}'")
-      .unset("srun in a Slurm job, mpiexec with the job's nodes in a PBS job, flux run in a Flux job, else mpirun");
+      .unset("srun in a Slurm job, mpiexec with the job's nodes in a PBS or LSF job, flux run in a Flux job, else mpirun");
 }
 
 void add_gemm_algorithms_option(OptionTable& table, std::filesystem::path& file) {

@@ -1132,6 +1132,8 @@ void add_rehearsal_options(OptionTable& table, RehearsalOptions& o) {
                 "With --rehearse: a run of the narrow model that takes longer is ended, and counts as failed.")
       .of_this_start();
   table.then([&o](const OptionTable& read) {
+    if (o.limit_s <= 0)
+      throw UserError("--rehearse-limit is 0 (stand-ins that hang would never be ended); give a time, such as 5min");
     for (const char* name : {"nodes", "ranks-per-node", "gpu", "time", "rehearse-width", "rehearse-limit"})
       require(read.given(name), name, o.asked, "--rehearse");
   });
@@ -1241,10 +1243,12 @@ void require_complete(const TrainOptions& o) {
   if (o.max_update == 0 && o.max_epoch == 0 && !o.dry_run)
     throw UserError("no stopping point is set; give --max-update N or --max-epoch N");
   if (o.save.none && (o.save.interval_updates > 0 || o.save.interval_epochs > 0 || o.save.interval_s > 0 ||
-                      o.save.interval_auto || o.save.keep_last > 0 || o.save.keep_every > 0 || !o.save.keep_best.empty()))
+                      o.save.interval_auto || o.save.keep_last > 0 || o.save.keep_every > 0 || !o.save.keep_best.empty() ||
+                      !o.stripe.empty() || !o.save.files_per_checkpoint.empty()))
     throw UserError(
         "--no-save contradicts other options for saves (it forbids all saves); leave out --no-save, or "
-        "--save-interval-updates, --save-interval-epochs, --save-interval, --keep-last, --keep-every and --keep-best");
+        "--save-interval-updates, --save-interval-epochs, --save-interval, --keep-last, --keep-every, --keep-best, "
+        "--files-per-checkpoint and --stripe");
   if (o.log_file != "none" && !o.log_file.empty() && o.log_file.lexically_normal() == o.save.folder.lexically_normal())
     throw UserError(format("--log-file and --save-dir are both '{}' (one is a file, the other a folder); give two names",
                            o.log_file.string()));

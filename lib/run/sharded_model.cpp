@@ -61,13 +61,11 @@ double use_collectives_once(const Plan& plan, const Mesh& mesh, Device& device) 
     if (!kept || bytes_of(*op) > bytes_of(*kept)) kept = op;
   }
   const auto stream = device.make_stream(StreamUse::communication);
-  Cluster cluster;  // of one node, between which nothing is sent, unless the network is known
-  if (!mesh.device_groups->network.empty()) {
-    cluster.ranks_per_node = mesh.world->split_by_node()->size();
-    cluster.nodes = mesh.world->size() / cluster.ranks_per_node;
-  } else {
-    cluster.ranks_per_node = mesh.world->size();
-  }
+  Cluster cluster{.nodes = 1, .ranks_per_node = mesh.world->size()};  // unless the network is known and all nodes are alike
+  const std::int64_t on_node = mesh.world->split_by_node()->size(), ranks = mesh.world->size();
+  const bool alike = mesh.world->all(on_node * ranks == mesh.world->sum(on_node));
+  if (alike && !mesh.device_groups->network.empty())
+    cluster.ranks_per_node = static_cast<int>(on_node), cluster.nodes = static_cast<int>(ranks / on_node);
   double most_sent = 0, rate = 0;
   for (const auto& [which, op] : largest) {
     if (ranks_of(*op) == 1) continue;

@@ -42,7 +42,7 @@ class ShardedModel {
   const Plan& plan() const { return planned_.plan; }
   const Mesh& mesh() const { return mesh_; }
   /// The bytes per second that a node sent in the largest collective of the plan between nodes, measured once by allocate(); 0
-  /// if no device backend names its network.
+  /// if no device backend names its network, or nodes differ.
   double network_rate() const { return network_rate_; }
   /// The options that are allowed but costly.
   const std::vector<std::string>& warnings() const { return warnings_; }

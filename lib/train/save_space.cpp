@@ -8,7 +8,6 @@
 
 #include "base/format.hpp"
 #include "checkpoint/stored.hpp"
-#include "files/input_file.hpp"
 #include "files/lustre.hpp"
 
 namespace fsdp {
@@ -16,13 +15,6 @@ namespace fsdp {
 namespace {
 
 std::string bytes_text(std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
-
-std::uint64_t steps_in(const std::filesystem::path& folder) {
-  std::uint64_t steps = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(folder))
-    steps += stored::update_of_step_name(entry.path().filename().string()).has_value();
-  return steps;
-}
 
 Room room_of(const std::filesystem::path& folder) {
   struct statvfs info {};
@@ -35,10 +27,23 @@ Room room_of(const std::filesystem::path& folder) {
 
 }  // namespace
 
+std::uint64_t steps_in(const std::filesystem::path& folder) {
+  std::uint64_t steps = 0;
+  std::error_code missing;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, missing))
+    steps += stored::update_of_step_name(entry.path().filename().string()).has_value();
+  return steps;
+}
+
+std::uint64_t files_of_step(int files, int ranks) {
+  return static_cast<std::uint64_t>(files > 0 ? std::min(files, ranks) : ranks) + 3;  // the index, the marker and the folder
+}
+
 std::uint64_t steps_to_add(const SaveOptions& options, std::uint64_t existing, std::uint64_t update, std::uint64_t last) {
   const auto multiples = [&](std::uint64_t n) { return n == 0 || last <= update ? 0 : last / n - update / n; };
   if (options.keep_last > 0)  // the oldest step is removed after the new one is complete
-    return options.keep_last + 1 - std::min<std::uint64_t>(existing, options.keep_last) + multiples(options.keep_every);
+    return options.keep_last + 1 - std::min<std::uint64_t>(existing, options.keep_last) + multiples(options.keep_every) +
+           (options.keep_best.empty() ? 0 : 1);
   return std::max<std::uint64_t>(1, multiples(options.interval_updates));
 }
 
@@ -94,20 +99,18 @@ void check_save_folder(const RunContext& run, const Layout& layout, bool with_av
   agree(run.world, [&] {
     if (run.world.rank() != 0 || options.save.none) return;
     const bool lustre = is_on_lustre(folder);
-    if (!options.stripe.empty() && !lustre)
-      warnings.push_back(format("--stripe {} does nothing ({} is not on Lustre)", options.stripe, folder.string()));
-    if (!options.stripe.empty() && lustre) try {
-        set_striping(folder, *parse_stripe(options.stripe));
-      } catch (const CallError& problem) {
-        warnings.push_back(format("--stripe {} does nothing ({})", options.stripe, problem.what()));
-      }
+    if (!options.stripe.empty())
+      if (const std::string why =
+              lustre ? set_striping(folder, *parse_stripe(options.stripe)) : format("{} is not on Lustre", folder.string());
+          !why.empty())
+        warnings.push_back(format("--stripe {} does nothing ({})", options.stripe, why));
     if (lustre) run.log.say(format("new files in {} on Lustre: {}", folder.string(), striping_of(folder)));
-    const int ranks = run.world.size(), files = options.save.files > 0 ? std::min(options.save.files, ranks) : ranks;
+    const int ranks = run.world.size();
     if (options.save.files > ranks)
       warnings.push_back(format("--files-per-checkpoint {} is more than {}: each rank writes a file of its own",
                                 options.save.files, plural(ranks, "rank")));
-    const WillWrite need = {step_bytes(layout, with_average),
-                            static_cast<std::uint64_t>(files) + 3,  // the index, the marker and the folder
+    remove_left_over(folder);  // as a save would: this rank has the lock of the folder
+    const WillWrite need = {step_bytes(layout, with_average), files_of_step(options.save.files, ranks),
                             steps_to_add(options.save, steps_in(folder), progress.update, last)};
     std::string shortage;
     for (const auto& [limit, room] : rooms_of(folder))

@@ -23,6 +23,10 @@ struct Room {
   std::optional<std::uint64_t> bytes, files;
 };
 
+/// The number of complete and damaged steps in a save folder; 0 if it is missing.
+std::uint64_t steps_in(const std::filesystem::path& folder);
+/// The number of files of a step, with its folder. `files` is SaveOptions::files.
+std::uint64_t files_of_step(int files, int ranks);
 /// The number of steps that a run adds to the `existing` ones of its folder, at the time when they are most. `update`: the
 /// updates done; `last`: the last update, 0: unknown. Pure function.
 std::uint64_t steps_to_add(const SaveOptions& options, std::uint64_t existing, std::uint64_t update, std::uint64_t last);
@@ -38,8 +42,8 @@ std::vector<std::pair<std::string, Room>> rooms_of(const std::filesystem::path& 
 /// folder with "scratch" in its name. Empty if there is none. Pure function.
 std::string path_on_scratch(const std::vector<std::filesystem::path>& paths, const std::string& scratch);
 
-/// `last`: the last update; 0: unknown. Sets (--stripe) and prints the striping of a save folder on Lustre, and makes the
-/// checks above. Rank 0 does this; collective over run.world. Throws CollectiveError.
+/// Rank 0 removes unfinished steps from the save folder, sets (--stripe) and prints its striping on Lustre, and makes the
+/// checks above. `last`: the last update; 0: unknown. Collective over run.world. Throws CollectiveError.
 void check_save_folder(const RunContext& run, const Layout& layout, bool with_average, const Progress& progress,
                        std::uint64_t last);
 

@@ -546,9 +546,10 @@ void say_how_gpus_communicate(const LoopContext& loop) {
   if (mesh.data_description.empty()) return;
   std::string text = "collectives of GPUs: " + mesh.data_description;
   const std::vector<Link> links = find_links();
+  const std::string links_text = describe(links);
   if (const double rate = loop.engine.model().network_rate(); rate > 0)
     text +=
-        format(", where a node sends {:.3g} GB/s{}", rate / 1e9, links.empty() ? "" : " (its links: " + describe(links) + ")");
+        format(", where a node sends {:.3g} GB/s{}", rate / 1e9, links_text.empty() ? "" : " (its links: " + links_text + ")");
   loop.log.say(wrapped(text));
   if (!mesh.device_groups) return;
   if (const std::string advice = advise_network(mesh.device_groups->network, links); !advice.empty())

@@ -92,17 +92,21 @@ BOOST_AUTO_TEST_CASE(ranks_are_started_as_the_scheduler_does) {
   BOOST_TEST(words(slurm, {2, 8}) ==
              "srun --mpi=pmix --nodes=2 --ntasks=16 --ntasks-per-node=8 --overlap --kill-on-bad-exit=1 --wait=30 "
              "--cpus-per-task=6 timeout --signal=KILL 10 fsdp-bench step");
-  BOOST_TEST(
-      words(allocation_of({{"SLURM_JOB_ID", "7"}}, "MPICH", {.srun_mpi = list}), {1, 2}).starts_with("srun --mpi=pmi2 "));
-  BOOST_TEST(words(allocation_of({{"SLURM_JOB_ID", "7"}}, "CRAY MPICH", {.srun_mpi = "cray_shasta none"}), {1, 2})
+  BOOST_TEST(words(allocation_of({{"SLURM_JOB_ID", "7"}, {"SLURM_JOB_NUM_NODES", "1"}}, "MPICH", {.srun_mpi = list}), {1, 2})
+                 .starts_with("srun --mpi=pmi2 "));
+  BOOST_TEST(words(allocation_of({{"SLURM_JOB_ID", "7"}, {"SLURM_JOB_NUM_NODES", "1"}}, "CRAY MPICH",
+                                 {.srun_mpi = "cray_shasta none"}),
+                   {1, 2})
                  .starts_with("srun --mpi=cray_shasta "));
-  BOOST_TEST(words(allocation_of({{"SLURM_JOB_ID", "7"}}), {1, 2}).starts_with("mpirun -np 2 "));  // srun lists no plugin
+  BOOST_TEST(words(allocation_of({{"SLURM_JOB_ID", "7"}, {"SLURM_JOB_NUM_NODES", "1"}}), {1, 2})
+                 .starts_with("mpirun -np 2 "));  // srun lists no plugin
 
   const TemporaryFolder folder;
   const std::string hosts = (folder.path() / "hosts").string();
   std::ofstream(hosts) << "x3001\nx3001\nx3002\nx3002\n";
   const Allocation pbs = allocation_of({{"PBS_JOBID", "9"}, {"PBS_NODEFILE", hosts}}, "CRAY MPICH");
   BOOST_TEST(pbs.nodes == 2);
+  BOOST_TEST(pbs.per_node == 2);  // two lines for each node
   BOOST_TEST(words(pbs, {2, 4}).starts_with("mpiexec -n 8 --ppn 4 --hostfile " + hosts + " timeout "));
   const Allocation lsf = allocation_of({{"LSB_JOBID", "9"}, {"LSB_DJOB_HOSTFILE", hosts}});
   BOOST_TEST(
@@ -113,11 +117,52 @@ BOOST_AUTO_TEST_CASE(ranks_are_started_as_the_scheduler_does) {
   BOOST_TEST(message_of<UserError>([&] {
                allocation_of({{"LSB_JOBID", "9"}});
              }) == "LSB_DJOB_HOSTFILE has no nodes; start this program in a batch job of LSF");
+  BOOST_TEST(
+      message_of<UserError>([&] {
+        allocation_of({{"FLUX_ENCLOSING_ID", "f1"}}, "Open MPI v4.1.4", {.flux_size = "flux: no"});
+      }) ==
+      "the number of nodes of this Flux job is unknown (what flux getattr size prints is no number); start this in a job of "
+      "Flux");
   const Allocation flux = allocation_of({{"FLUX_ENCLOSING_ID", "f1"}}, "Open MPI v4.1.4", {.flux_size = "3\n"});
   BOOST_TEST(flux.nodes == 3);
   BOOST_TEST(words(flux, {3, 2}).starts_with("flux run --nodes=3 --ntasks=6 "));
   BOOST_TEST(words(allocation_of({}, "Open MPI v4.1.4", {}, "ssh-all -x {nodes} -y {per-node}"), {3, 2})
                  .starts_with("ssh-all -x 3 -y 2 timeout "));
+}
+
+BOOST_AUTO_TEST_CASE(why_a_child_failed) {
+  const auto error = [](const std::string& err, int code = 1) {
+    return error_in({.exit_code = code, .out = "", .err = err}, "fsdp-bench");
+  };
+  BOOST_TEST(error("[n1] warning\n[1] fsdp-bench: rank 1 on n1: nothing fits\nmpirun has exited\n") ==
+             "rank 1 on n1: nothing fits");
+  BOOST_TEST(error("-----\nmpirun has detected an attempt to run as root.\n\nWe advise against it.\n-----\n") ==
+             "mpirun has detected an attempt to run as root.");
+  BOOST_TEST(error("PML ucx cannot be selected\nsrun: error: node2: tasks 2-3: Killed\n") == "PML ucx cannot be selected");
+  BOOST_TEST(error("srun: error: node2: tasks 2-3: Killed\n") == "srun: error: node2: tasks 2-3: Killed");
+  BOOST_TEST(error("", 127) == "exit code 127");
+  CHECK_CONTAINS(run_child({.words = {"no-such-program-of-this-name"}}).err,
+                 "no-such-program-of-this-name cannot be started (No such file");
+  BOOST_TEST(has_hung({.exit_code = 137, .out = "", .err = "", .seconds = 61}, 60));
+  BOOST_TEST(!has_hung({.exit_code = 0, .out = "", .err = "", .seconds = 61}, 60));
+}
+
+BOOST_AUTO_TEST_CASE(layouts) {
+  const auto layout = [](const Allocation& allocation, int nodes, int per_node, int gpus) {
+    const RankLayout chosen = choose_layout(allocation, nodes, per_node, gpus);
+    return std::pair(chosen.nodes, chosen.per_node);
+  };
+  BOOST_TEST((layout({}, 0, 0, 0) == std::pair(1, 2)));
+  BOOST_TEST((layout({}, 0, 0, 4) == std::pair(1, 4)));
+  BOOST_TEST((layout({"Slurm", 8, 4}, 0, 0, 1) == std::pair(8, 4)));
+  BOOST_TEST((layout({"Slurm", 8, 4}, 2, 3, 1) == std::pair(2, 3)));
+  BOOST_TEST((layout({"LSF", 8}, 0, 0, 6) == std::pair(8, 6)));
+  BOOST_TEST(message_of<UserError>([&] {
+               layout({"LSF", 8}, 0, 0, 0);
+             }) == "the LSF job does not say how many ranks a node gets; give --ranks-per-node");
+  BOOST_TEST(message_of<UserError>([&] {
+               layout({"PBS", 2, 4}, 3, 0, 0);
+             }) == "--nodes 3 is more than the PBS job (2) has; start this in a larger job, or give fewer nodes");
 }
 
 BOOST_AUTO_TEST_CASE(what_cannot_start_ranks_is_refused) {

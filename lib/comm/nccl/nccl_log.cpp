@@ -96,8 +96,10 @@ NcclLog::NcclLog() {
 }
 
 NcclLog::~NcclLog() {
+  if (file_.empty()) return;
   std::error_code error;
-  if (!file_.empty()) std::filesystem::remove(file_, error);
+  std::filesystem::remove(file_, error);
+  for (const char* name : {"NCCL_DEBUG", "NCCL_DEBUG_FILE"}) ::unsetenv(name);
 }
 
 std::string NcclLog::text() const {

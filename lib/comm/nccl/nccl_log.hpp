@@ -20,8 +20,9 @@ NcclNetwork network_in(std::string_view log);
 /// "InfiniBand (mlx5_0:1/IB)", "libfabric (aws-ofi-nccl 1.11.0-aws, cxi)", "TCP (eth0)"; empty if the name is.
 std::string describe(const NcclNetwork& network);
 
-/// Makes NCCL write its lines to a file, which this object reads and removes, unless the user has set NCCL_DEBUG. Make it
-/// before this process's first call of NCCL, by the only thread: it sets environment variables.
+/// Makes NCCL write its lines to a file, which this object reads and removes, unless the user has set NCCL_DEBUG. NCCL opens
+/// the file at its first call, so only the first object of a process gets lines. It sets environment variables and removes
+/// them: no other thread may read the environment while an object is made or destroyed.
 class NcclLog {
  public:
   NcclLog();
