@@ -96,7 +96,7 @@ struct CheckpointHeader {
   std::string attention = {};
   std::string gemm_algorithms = {};  // a checksum of timed algorithms; empty: cuBLASLt's own choice
   std::string model_folder = {};     // the Hugging Face folder that the model came from; empty if none
-  std::string first_start = {};      // of the Slurm job that made the checkpoint, see first_start_of() in train/setup.hpp
+  std::string first_start = {};      // of the batch job that made the checkpoint, see first_start_of() in train/setup.hpp
   /// Set if the model has adapters. The checkpoint then has only these (UnitSpec::saved).
   std::optional<BaseModel> base = {};
   /// The tokenizer's files, which save_checkpoint() also writes. Null in a header that was read from a checkpoint: then the

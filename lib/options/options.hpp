@@ -83,7 +83,7 @@ struct TrainOptions : EngineOptions {
   // checkpoints
   SaveOptions save;
   std::string stripe;                       // of the save folder on Lustre, as --stripe gives it; empty: do not set it
-  double stop_before_s = 0;                 // stop this long before the Slurm job ends; 0: do not stop early
+  double stop_before_s = 0;                 // stop this long before the batch job ends; 0: do not stop early
   std::filesystem::path finetune_from;      // empty: no fine-tuning
   std::vector<std::string> ignore_missing;  // patterns of parameter names
   std::string restore = "latest";           // "latest", "best", "none" or a path

@@ -45,10 +45,10 @@ std::unique_ptr<SaveLock> take_save_folder(const RunContext& run, SignalWatch& w
 /// Returns the given options that are for the first start of a run only: --restore, --reset-optimizer and --reset-dataloader.
 /// Not collective.
 std::vector<std::string> options_of_first_start(const TrainOptions& options);
-/// Returns the Slurm job of this process and its options for the first start, with the value of --restore; empty outside of a
+/// Returns the batch job of this process and its options for the first start, with the value of --restore; empty outside of a
 /// job. Not collective.
 std::string first_start_of(const TrainOptions& options);
-/// If this is a later start of a Slurm job, and an earlier one with the same options has saved, resets these options, which
+/// If this is a later start of a batch job, and an earlier one with the same options has saved, resets these options, which
 /// have been applied, and says so. `options` are those of `run`. The caller must have the lock of the save folder.
 void drop_options_of_first_start(const RunContext& run, TrainOptions& options);
 /// Creates the trace file on rank 0 if --trace is given; else returns null.
