@@ -99,7 +99,7 @@ void prepare(const fs::path& save_dir, const Names& names, std::uint64_t bytes) 
     throw RunError(format(
         "{} is a damaged checkpoint (it has the marker of a complete one); move it away, or choose another `save folder`",
         names.final_folder.string()));
-  remove_left_over(save_dir);
+  remove_unfinished_steps(save_dir);
   for (const fs::path& folder : {names.final_folder, names.temporary_folder})
     if (!remove_our_files(folder, stored::is_step_file)) throw RunError(text_of_step_in_the_way(folder));
   require_free_space(save_dir, bytes);
@@ -349,7 +349,7 @@ std::size_t snapshot_bytes(const Layout& layout, DType state_type, int rank, int
   return std::max(bytes, piece_alignment);  // a rank that writes nothing saves in the background, too, as all others do
 }
 
-void remove_left_over(const fs::path& save_dir) {
+void remove_unfinished_steps(const fs::path& save_dir) {
   for (const auto& entry : fs::directory_iterator(save_dir)) {
     const fs::path& path = entry.path();
     if (path.extension() == unfinished_suffix && stored::update_of_step_name(path.stem().string()))

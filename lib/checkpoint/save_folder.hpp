@@ -36,7 +36,7 @@ std::string text_of_step_in_the_way(const std::filesystem::path& step);
 
 /// Removes the folders of unfinished steps. No other run can need them: only the run that has the lock of the save folder
 /// writes there. Other files in such a folder stay.
-void remove_left_over(const std::filesystem::path& save_dir);
+void remove_unfinished_steps(const std::filesystem::path& save_dir);
 
 /// Renames a damaged step, so that no run uses it and no file is lost. Returns its new name. Throws RunError.
 std::filesystem::path set_aside(const std::filesystem::path& folder);

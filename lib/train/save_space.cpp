@@ -109,7 +109,7 @@ void check_save_folder(const RunContext& run, const Layout& layout, bool with_av
     if (options.save.files > ranks)
       warnings.push_back(format("--files-per-checkpoint {} is more than {}: each rank writes a file of its own",
                                 options.save.files, plural(ranks, "rank")));
-    remove_left_over(folder);  // as a save would: this rank has the lock of the folder
+    remove_unfinished_steps(folder);  // as a save would: this rank has the lock of the folder
     const WillWrite need = {step_bytes(layout, with_average), files_of_step(options.save.files, ranks),
                             steps_to_add(options.save, steps_in(folder), progress.update, last)};
     std::string shortage;
