@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
-#include <filesystem>
 #include <numeric>
 #include <thread>
 
@@ -199,8 +198,7 @@ BOOST_AUTO_TEST_CASE(the_network_between_nodes_is_named) {
   BOOST_TEST(network_of(2) == "");  // NCCL's lines go where the user wants them
   ::unsetenv("NCCL_DEBUG");
   BOOST_TEST(network_of(2) == "TCP (eth0)");
-  BOOST_TEST(!std::filesystem::exists(std::getenv("NCCL_DEBUG_FILE")));
-  for (const char* name : {"NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"}) ::unsetenv(name);
+  for (const char* name : {"NCCL_DEBUG", "NCCL_DEBUG_FILE"}) BOOST_TEST(!std::getenv(name), name);
 }
 
 BOOST_AUTO_TEST_CASE(canonical_sums_are_those_of_the_cpu) {

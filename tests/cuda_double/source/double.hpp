@@ -30,6 +30,8 @@ extern constinit thread_local bool in_host_function;
 cudaError_t remember(cudaError_t status);
 
 int device_count();
+/// The number of GPUs that are hidden before the first one, as by CUDA_VISIBLE_DEVICES: FSDP_CUDA_DOUBLE_FIRST.
+int first_device();
 /// The most shared memory of a block, by the device's compute capability.
 std::size_t shared_bytes_at_most(int device);
 /// Of the calling thread.

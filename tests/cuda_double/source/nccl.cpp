@@ -177,7 +177,7 @@ void join(Member& member, const Id& id) {
   if (!member.board) return fail(member, ncclSystemError, "the unique id is of no process that lives");
   Seat& seat = member.board->seats[member.me()];
   seat.ranks = member.size;
-  seat.device = member.device;
+  seat.device = first_device() + member.device;
   const char* const host = std::getenv("NCCL_HOSTID");
   std::snprintf(seat.host.data(), seat.host.size(), "%s", host ? host : "");
   member.meet(&Seat::hosts);

@@ -81,6 +81,8 @@ int device_count() {
   return count;
 }
 
+int first_device() { return static_cast<int>(environment_number("FSDP_CUDA_DOUBLE_FIRST", 0)); }
+
 int current_device() { return this_device; }
 
 /// CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
@@ -132,8 +134,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     properties->major = capability / 10;
     properties->minor = capability % 10;
     properties->multiProcessorCount = 4;
-    // As CUDA_VISIBLE_DEVICES does, FSDP_CUDA_DOUBLE_FIRST hides the GPUs before this one.
-    properties->pciBusID = static_cast<int>(environment_number("FSDP_CUDA_DOUBLE_FIRST", 0)) + device + 1;
+    properties->pciBusID = first_device() + device + 1;
     properties->sharedMemPerBlockOptin = shared_bytes_at_most(device);
     return cudaSuccess;
   });
