@@ -29,8 +29,11 @@ namespace {
 namespace fs = std::filesystem;
 
 // Parts of names of variables that are left out. KEY also leaves out harmless ones, which is better than the reverse.
-constexpr std::array<std::string_view, 10> secret_words = {"KEY",        "TOKEN", "SECRET", "PASS",    "_PWD",
-                                                           "CREDENTIAL", "AUTH",  "COOKIE", "PRIVATE", "JWT"};
+constexpr std::array<std::string_view, 13> secret_words = {"KEY",    "TOKEN",   "SECRET", "PASS",   "PW",   "CRED",     "AUTH",
+                                                           "COOKIE", "PRIVATE", "JWT",    "BEARER", "_SAS", "WANDB_API"};
+// Parts of values, in small letters.
+constexpr std::array<std::string_view, 8> secret_values = {
+    "private key-----", "bearer ", "password=", "passwd=", "token=", "sig=", "hf_", "ghp_"};
 constexpr std::size_t most_logs = 4, most_listed = 2000;
 constexpr std::string_view cut_type = "left_out";  // the type of the line that replaces the middle of a long file
 
@@ -137,7 +140,13 @@ bool may_be_secret(std::string_view name, std::string_view value) {
   std::string capitals(name);
   std::transform(capitals.begin(), capitals.end(), capitals.begin(), [](unsigned char c) { return std::toupper(c); });
   const auto is_in_name = [&](std::string_view word) { return capitals.find(word) != std::string::npos; };
-  if (std::any_of(secret_words.begin(), secret_words.end(), is_in_name)) return true;
+  if (capitals != "PWD" && capitals != "OLDPWD" && std::any_of(secret_words.begin(), secret_words.end(), is_in_name))
+    return true;
+  std::string small(value);
+  std::transform(small.begin(), small.end(), small.begin(), [](unsigned char c) { return std::tolower(c); });
+  if (std::any_of(secret_values.begin(), secret_values.end(),
+                  [&](std::string_view part) { return small.find(part) != small.npos; }))
+    return true;
   const std::size_t url = value.find("://");  // http://user:password@host
   return url != value.npos && value.find('@', url) != value.npos;
 }
@@ -204,7 +213,10 @@ Pack::Pack(const fs::path& run, fs::path out) : folder_(run), out_(std::move(out
     throw UserError(
         format("the `archive` cannot be '{}' (the archive is made by tar and gzip); end its name with .tar.gz", out_.string()));
   std::error_code none;
-  if (fs::symlink_status(out_, none).type() != fs::file_type::not_found)
+  const fs::file_type there = fs::symlink_status(out_, none).type();
+  if (there == fs::file_type::none)
+    throw UserError(format("the `archive` cannot be '{}' ({}); give another name", out_.string(), none.message()));
+  if (there != fs::file_type::not_found)
     throw UserError(format("'{}' already exists (nothing is replaced); name another `archive`", out_.string()));
   ScratchFolder(folder_of(out_), ".fsdp-pack");  // throws if nothing can be written there
 }
@@ -240,6 +252,7 @@ std::vector<Pack::Entry> Pack::entries(const std::string& report) const {
       for (const auto& entry : fs::directory_iterator(place, unreadable)) {
         const std::string name = entry.path().filename().string();
         if (!name.ends_with(format("-{}.out", jobs_[i])) && !name.ends_with(format(".o{}", jobs_[i]))) continue;
+        if (entry.is_symlink(unreadable)) continue;  // it may lead to any file of the user
         if (std::find(logs.begin(), logs.end(), name) != logs.end()) continue;
         logs.push_back(name);
         add(name, [&] { return without_data(ends_of_file(entry.path())); });

@@ -133,11 +133,10 @@ std::string describe_run(const CheckpointReader& reader) {
     data.push_back(format("{} ({})", name, format_bytes(static_cast<double>(bytes))));
   const std::string of_user =
       data.empty() ? "" : format("data of the program: {}\n", one_line(format("{}", fmt::join(data, ", "))));
-  return format(
-      "{}\n{}update {}, {} tokens trained on; strategy {}, {} shards; optimizer {}, states: {}\n{}{}written by fsdp {}\n",
-      one_line(reader.description()), base, h.progress.update, h.progress.tokens, one_line(h.strategy), h.shards,
-      one_line(h.optimizer), one_line(format("{}", fmt::join(reader.states(), ", "))), validations, of_user,
-      one_line(h.version));
+  return format("{}\n{}update {}, {} tokens trained on; strategy {}{}; optimizer {}, states: {}\n{}{}written by fsdp {}\n",
+                one_line(reader.description()), base, h.progress.update, h.progress.tokens, one_line(h.strategy),
+                h.ranks == h.world_size ? format(", {} shards", h.shards) : "", one_line(h.optimizer),
+                one_line(format("{}", fmt::join(reader.states(), ", "))), validations, of_user, one_line(h.version));
 }
 
 /// The entries of two models' configurations that differ: "rms_norm_eps: 1e-05 and 1e-06".

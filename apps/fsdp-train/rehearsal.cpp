@@ -67,19 +67,18 @@ class Problems {
   std::vector<std::string> found_;
 };
 
-/// SIGINT and SIGTERM wait while this object exists, and take effect after it. Children have their own mask.
+/// stop_signals() wait while this object exists, and take effect after it. Children have their own mask.
 class HeldSignals {
  public:
   HeldSignals() {
-    ::sigemptyset(&held_);
-    ::sigaddset(&held_, SIGINT), ::sigaddset(&held_, SIGTERM);
-    ::sigprocmask(SIG_BLOCK, &held_, &before_);
+    const sigset_t held = stop_signals();
+    ::sigprocmask(SIG_BLOCK, &held, &before_);
   }
   HeldSignals(const HeldSignals&) = delete;
   ~HeldSignals() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
 
  private:
-  sigset_t held_, before_;
+  sigset_t before_;
 };
 
 /// The job by its plan, from the functions that fsdp-plan and the run itself use.
@@ -339,7 +338,7 @@ int rehearse(const TrainOptions& job, std::vector<std::string> found, const std:
     const auto ranks = static_cast<int>(rehearsal.nodes * rehearsal.ranks_per_node);
     const int files = job.save.files_per_checkpoint == "node" ? rehearsal.nodes : job.save.files;
     needs.saves = {planned->save_bytes, files_of_step(files, ranks),
-                   steps_to_add(job.save, steps_in(job.save.folder), origin->update(), needs.updates)};
+                   steps_to_add(job.save, steps_in(job.save.folder), origin->update(), needs.updates), other_files(ranks)};
     for (const auto& [limit, room] : rooms_of(near)) {
       if (room.bytes) free_bytes = free_bytes ? std::min(*free_bytes, *room.bytes) : room.bytes;
       problems.passes([&] {

@@ -250,9 +250,7 @@ void run_stand_ins(const TrainOptions& job, const Origin& origin, MeshShape mesh
     const ChildEnd end = stand_ins.ranks > 1 ? run_ranks(machine, {1, stand_ins.ranks}, limit_s, words, hidden)
                                              : run_child({.words = words, .environment = hidden, .limit_s = limit_s});
     seconds += end.seconds;
-    sigset_t pending;
-    ::sigpending(&pending);
-    if (::sigismember(&pending, SIGINT) == 1 || ::sigismember(&pending, SIGTERM) == 1) throw RunError("stopped on request");
+    if (stop_is_requested()) throw RunError("stopped on request");
     if (has_hung(end, limit_s))
       throw RunError(
           format("the stand-ins that {} did not end within {} (their last words: {}); if this machine is only slow, "

@@ -71,12 +71,20 @@ std::optional<ProgramAnswer> ask_program(const std::vector<std::string>& words, 
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDERR_FILENO);
+#if __GLIBC_PREREQ(2, 34)
+  posix_spawn_file_actions_addclosefrom_np(&actions,
+                                           STDERR_FILENO + 1);  // MPI's sockets, which a hanging program would keep open
+#endif
+  posix_spawnattr_t own_group;  // so that the processes that the program has started can be killed, too
+  posix_spawnattr_init(&own_group);
+  posix_spawnattr_setflags(&own_group, POSIX_SPAWN_SETPGROUP);
   std::vector<char*> arguments;
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));  // posix_spawnp only reads `word`
   arguments.push_back(nullptr);
   pid_t child = 0;
-  const bool runs = ::posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), environ) == 0;
+  const bool runs = ::posix_spawnp(&child, arguments[0], &actions, &own_group, arguments.data(), environ) == 0;
   posix_spawn_file_actions_destroy(&actions);
+  posix_spawnattr_destroy(&own_group);
   ::close(ends[1]);
 
   ProgramAnswer answer{};
@@ -95,7 +103,7 @@ std::optional<ProgramAnswer> ask_program(const std::vector<std::string>& words, 
   }
   ::close(ends[0]);
   if (!runs) return std::nullopt;
-  if (!ended) ::kill(child, SIGKILL);
+  if (!ended) ::kill(-child, SIGKILL);
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }

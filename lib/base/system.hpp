@@ -26,7 +26,7 @@ struct ProgramAnswer {
   std::string text;
 };
 /// Runs a program from the PATH with empty standard input. Returns nullopt if the program cannot be started or does not exit by
-/// itself within `timeout_s` seconds; after that time the program is killed.
+/// itself within `timeout_s` seconds; after that time it and its process group are killed.
 std::optional<ProgramAnswer> ask_program(const std::vector<std::string>& words, double timeout_s);
 
 /// Opens /dev/null for each of standard input, output and error that is closed. Otherwise a file that we open later would get

@@ -21,7 +21,7 @@ namespace fsdp {
 
 namespace {
 
-constexpr double patience_s = 20;  // for an answer of lfs: a busy metadata server may take seconds
+constexpr double patience_s = 5;  // for an answer of lfs: a busy metadata server may take seconds
 
 template <class Number>
 std::optional<Number> whole_number(std::string_view text) {
@@ -97,7 +97,8 @@ std::string describe_striping(const std::string& printed) {
 
 std::string striping_of(const std::filesystem::path& folder) {
   const auto answer = ask_program({"lfs", "getstripe", "-d", folder.string()}, patience_s);
-  if (!answer) return "unknown (there is no lfs on this node)";
+  if (!answer)
+    return format("unknown (there is no lfs on this node, or it did not answer within {})", format_duration(patience_s));
   const std::string text = answer->exit_code == 0 ? describe_striping(answer->text) : "";
   return text.empty() ? format("unknown (lfs getstripe -d printed: {})", excerpt(answer->text)) : text;
 }
@@ -107,7 +108,7 @@ std::string set_striping(const std::filesystem::path& folder, const Stripe& stri
   if (!stripe.size.empty()) command.insert(command.end(), {"-S", stripe.size});
   command.push_back(folder.string());
   const auto answer = ask_program(command, patience_s);
-  if (!answer) return "there is no lfs on this node, or it does not answer";
+  if (!answer) return format("there is no lfs on this node, or it did not answer within {}", format_duration(patience_s));
   if (answer->exit_code != 0)
     throw UserError(
         format("{} is refused by Lustre ({}); give another striping, or none", fmt::join(command, " "), excerpt(answer->text)));

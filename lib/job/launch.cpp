@@ -87,6 +87,21 @@ int number(const Environment& get, const char* name) {
 
 }  // namespace
 
+sigset_t stop_signals() {
+  sigset_t stops;
+  ::sigemptyset(&stops);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) ::sigaddset(&stops, signal);
+  return stops;
+}
+
+bool stop_is_requested() {
+  sigset_t pending;
+  ::sigpending(&pending);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2})
+    if (::sigismember(&pending, signal) == 1) return true;
+  return false;
+}
+
 ChildEnd run_child(const ChildCommand& command) {
   std::vector<std::string> storage;
   std::vector<char*> words, variables = environment_with(command, storage);
@@ -132,18 +147,22 @@ ChildEnd run_child(const ChildCommand& command) {
     }
     return any;
   };
+  // A signal that would end this process waits until no child is left.
+  sigset_t before;
+  const sigset_t stops = stop_signals();
+  ::sigprocmask(SIG_BLOCK, &stops, &before);
   int status = 0;
   bool killed = false;
-  const double end_s = command.limit_s + 4 * grace_s;
-  double seconds = 0;
+  double limit_s = command.limit_s, end_s = limit_s + 4 * grace_s, seconds = 0;
   while (::waitpid(child, &status, WNOHANG) == 0 && seconds < end_s) {
     read_for(50);
     seconds = timer.seconds();
-    if (!result.timed_out && seconds > command.limit_s) {
+    if (stop_is_requested() && seconds < limit_s) limit_s = seconds, end_s = limit_s + 4 * grace_s;
+    if (!result.timed_out && seconds >= limit_s) {
       result.timed_out = true;
       ::kill(child, SIGTERM);
     }
-    if (!killed && seconds > command.limit_s + grace_s) {
+    if (!killed && seconds > limit_s + grace_s) {
       killed = true;
       for (pid_t pid : descendants()) ::kill(pid, SIGKILL);
     }
@@ -159,6 +178,7 @@ ChildEnd run_child(const ChildCommand& command) {
   while (read_for(0)) {
   }
   for (const auto& ends : pipes) ::close(ends[0]);
+  ::sigprocmask(SIG_SETMASK, &before, nullptr);
   result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return result;
 }
@@ -176,7 +196,7 @@ std::string message_in(const std::string& text, const std::string& program) {
       of_mpirun = line;
     else if (line.starts_with("srun: ") || line.starts_with("slurmstepd: "))
       of_srun = line;
-    else if (line.find_first_not_of(" -=*\t\r") != line.npos)
+    else if (line.find_first_not_of(" -=*\t\r") != line.npos && line.find("orte_base_help_aggregate") == line.npos)
       last = line;
   }
   // mpirun ends a box of lines with advice; its first line has the reason.
@@ -269,6 +289,11 @@ Allocation find_allocation(const Environment& get, const std::string& library, c
     std::istringstream words(template_words);
     allocation.start.clear();
     for (std::string word; words >> word;) allocation.start.push_back(word);
+    if (template_words.find_first_of("'\"") != template_words.npos)
+      throw UserError(
+          format("--launcher '{}' has a quote (spaces separate its words, and quotes have no meaning); leave it out, or put "
+                 "the command into a script",
+                 template_words));
     const auto has = [&](const char* name) { return template_words.find(name) != template_words.npos; };
     if (!has("{ranks}") && !(has("{nodes}") && has("{per-node}")))
       throw UserError(

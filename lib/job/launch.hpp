@@ -2,6 +2,8 @@
 // with other transports, with more nodes, or as a rehearsal.
 #pragma once
 
+#include <signal.h>
+
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -32,7 +34,13 @@ struct ChildEnd {
   std::vector<int> left = {};  // processes that could not be killed, because a driver or file system does not return
 };
 
-/// Runs a command, and waits until it ends. After `limit_s` seconds sends SIGTERM, which mpirun and srun pass on to their
+/// The signals that end a process which does not expect them, such as SIGTERM and SIGHUP; and whether one of them has come and
+/// is blocked.
+sigset_t stop_signals();
+bool stop_is_requested();
+
+/// Runs a command, and waits until it ends. If one of stop_signals() comes, ends the command first; then the signal takes
+/// effect, unless the caller has blocked it. After `limit_s` seconds sends SIGTERM, which mpirun and srun pass on to their
 /// ranks, and 3 s later SIGKILL. Afterwards all descendants of this process on this host are killed, so it may have no other
 /// children. If this process dies, the child receives SIGTERM. Must be called by the only thread of a process. Makes this
 /// process the parent of orphans among its descendants, from then on. Throws CallError if no process can be made.

@@ -1016,6 +1016,9 @@ void add_checkpoint_options(OptionTable& table, TrainOptions& o) {
       throw UserError(
           format("--save-interval auto needs the mean time between failures of the job ({}); give --mtbf TIME, such as 24h",
                  read.given("mtbf") ? "--mtbf is 0" : "there is no --mtbf"));
+    if (o.save.mtbf_s > 0 && (o.save.mtbf_s < 1 || o.save.mtbf_s > 1e10))
+      throw UserError(
+          "--mtbf is not between a second and 300 years; give the mean time between failures of the job, such as 24h");
     require(read.given("mtbf"), "mtbf", o.save.interval_auto, "--save-interval auto");
     if (o.save.keep_every != 0 && o.save.keep_last == 0)
       throw UserError("--keep-every changes nothing (all steps are kept); give --keep-last, too, or leave it out");

@@ -39,6 +39,8 @@ std::uint64_t files_of_step(int files, int ranks) {
   return static_cast<std::uint64_t>(files > 0 ? std::min(files, ranks) : ranks) + 3;  // the index, the marker and the folder
 }
 
+std::uint64_t other_files(int ranks) { return static_cast<std::uint64_t>(ranks) + 8; }
+
 std::uint64_t steps_to_add(const SaveOptions& options, std::uint64_t existing, std::uint64_t update, std::uint64_t last) {
   const auto multiples = [&](std::uint64_t n) { return n == 0 || last <= update ? 0 : last / n - update / n; };
   if (options.keep_last > 0)  // the oldest step is removed after the new one is complete
@@ -58,10 +60,10 @@ std::string judge_room(const std::filesystem::path& folder, const WillWrite& nee
   if (room.bytes && *room.bytes < need.steps * need.step_bytes) {
     one_fits = *room.bytes >= need.step_bytes;
     problem = has(bytes_text(*room.bytes), bytes_text(need.step_bytes), bytes_text(need.steps * need.step_bytes));
-  } else if (room.files && *room.files < need.steps * need.step_files) {
-    one_fits = *room.files >= need.step_files;
+  } else if (room.files && *room.files < need.steps * need.step_files + need.other_files) {
+    one_fits = *room.files >= need.step_files + need.other_files;
     problem = has(format("{} files", *room.files), format("{} files", need.step_files),
-                  format("{} files", need.steps * need.step_files));
+                  format("{} files, and {} others", need.steps * need.step_files, need.other_files));
   }
   if (!one_fits) throw RunError(format("{}; {}", problem, remedy));
   return problem.empty() ? "" : format("{}; {}", problem, remedy);
@@ -111,7 +113,7 @@ void check_save_folder(const RunContext& run, const Layout& layout, bool with_av
                                 options.save.files, plural(ranks, "rank")));
     remove_unfinished_steps(folder);  // as a save would: this rank has the lock of the folder
     const WillWrite need = {step_bytes(layout, with_average), files_of_step(options.save.files, ranks),
-                            steps_to_add(options.save, steps_in(folder), progress.update, last)};
+                            steps_to_add(options.save, steps_in(folder), progress.update, last), other_files(ranks)};
     std::string shortage;
     for (const auto& [limit, room] : rooms_of(folder))
       if (shortage.empty()) shortage = judge_room(folder, need, room, limit);

@@ -16,7 +16,8 @@ namespace fsdp {
 /// What a run will add to its save folder.
 struct WillWrite {
   std::uint64_t step_bytes = 0, step_files = 0;
-  std::uint64_t steps = 1;  // that are there at the same time, one being written, besides those that are there now
+  std::uint64_t steps = 1;        // that are there at the same time, one being written, besides those that are there now
+  std::uint64_t other_files = 0;  // such as flight records
 };
 /// What the file system or a quota leaves; empty: unknown, or no limit.
 struct Room {
@@ -27,6 +28,8 @@ struct Room {
 std::uint64_t steps_in(const std::filesystem::path& folder);
 /// The number of files of a step, with its folder. `files` is SaveOptions::files.
 std::uint64_t files_of_step(int files, int ranks);
+/// The most files that a run makes besides its steps: a flight record for each rank, metrics, pages, locks and notes.
+std::uint64_t other_files(int ranks);
 /// The number of steps that a run adds to the `existing` ones of its folder, at the time when they are most. `update`: the
 /// updates done; `last`: the last update, 0: unknown. Pure function.
 std::uint64_t steps_to_add(const SaveOptions& options, std::uint64_t existing, std::uint64_t update, std::uint64_t last);

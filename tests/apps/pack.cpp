@@ -73,6 +73,9 @@ BOOST_AUTO_TEST_CASE(variables_that_may_hold_secrets) {
     BOOST_TEST(may_be_secret(name, "x"), name);
   for (const char* const name : {"PATH", "PWD", "OLDPWD", "SLURM_JOB_ID", "LOADEDMODULES", "NCCL_NET", "FI_CXI_RDZV_PROTO"})
     BOOST_TEST(!may_be_secret(name, "/a/b:/c"), name);
+  for (const char* const value :
+       {"host=h;Password=word", "Bearer ey", "-----BEGIN OPENSSH PRIVATE KEY-----", "hf_abc", "https://x/?sig=a"})
+    BOOST_TEST(may_be_secret("CONNECTION", value), value);
   BOOST_TEST(may_be_secret("http_proxy", "http://me:word@proxy:3128"));
   BOOST_TEST(!may_be_secret("http_proxy", "http://proxy:3128"));
 }

@@ -79,9 +79,12 @@ BOOST_AUTO_TEST_CASE(the_fastest_is_printed_for_a_job_script) {
   // Variables of the user that the fastest row does not have must go.
   ::setenv("NCCL_NET", "Socket", 1);
   trials = {done("present settings", 40), done("host memory and MPI", 10)};
+  trials[1].connection = "through host memory";
   BOOST_TEST(has(describe(trials), "    fsdp-train --comm=mpi ...\n    unset NCCL_NET\n"), describe(trials));
   ::unsetenv("NCCL_NET");
 
+  trials = {done("present settings", 40), done("host memory and MPI", 10)};  // the same connection, and nothing is set
+  BOOST_TEST(has(describe(trials), "the present settings are as fast as any other"), describe(trials));
   trials = {done("present settings", 10.2), done("libfabric", 10)};
   BOOST_TEST(has(describe(trials), "the present settings are as fast as any other"), describe(trials));
   trials = {{&row("present settings"), Trial::Result::hung, 0, "hung"}, done("libfabric", 10)};

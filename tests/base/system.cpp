@@ -3,10 +3,17 @@
 
 #include <thread>
 
+#include <signal.h>
+#include <unistd.h>
+
+#include <fstream>
+
 #include "base/system.hpp"
 #include "base/timer.hpp"
+#include "support/files.hpp"
 
 using namespace fsdp;
+using namespace fsdp::test;
 
 BOOST_AUTO_TEST_CASE(another_program_answers) {
   const auto answer = ask_program({"sh", "-c", "echo one; echo two >&2; cat; exit 3"}, 30);
@@ -23,6 +30,15 @@ BOOST_AUTO_TEST_CASE(a_program_that_gives_no_answer) {
   BOOST_TEST(!ask_program({"sh", "-c", "kill -9 $$"}, 30).has_value());
   const Timer timer;
   BOOST_TEST(!ask_program({"sleep", "60"}, 0.2).has_value());
+  // A wrapper script does not leave its child.
+  const TemporaryFolder folder;
+  const std::string file = (folder / "pid").string();
+  BOOST_TEST(!ask_program({"sh", "-c", "trap '' TERM; sleep 60 & echo $! >" + file + "; wait"}, 0.3).has_value());
+  int pid = 0;
+  std::ifstream(file) >> pid;
+  BOOST_TEST_REQUIRE(pid > 0);
+  for (int i = 0; i < 100 && ::kill(pid, 0) == 0; ++i) ::usleep(20000);
+  BOOST_TEST(::kill(pid, 0) != 0);
   BOOST_TEST(!ask_program({"sh", "-c", "while :; do echo more; done"}, 0.2).has_value());
   BOOST_TEST(timer.seconds() < 30);
 }

@@ -2,6 +2,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <map>
@@ -73,6 +74,21 @@ BOOST_AUTO_TEST_CASE(no_process_is_left) {
   BOOST_TEST(obedient.timed_out);
   BOOST_TEST(obedient.exit_code == 128 + SIGTERM);
   BOOST_TEST(obedient.seconds < 2);
+}
+
+BOOST_AUTO_TEST_CASE(a_signal_ends_the_child_first) {
+  sigset_t before;
+  const sigset_t stops = stop_signals();
+  ::sigprocmask(SIG_BLOCK, &stops, &before);  // as the caller of run_child() may do
+  ::kill(::getpid(), SIGHUP);
+  const ChildEnd end = run_shell("exec sleep 60");
+  BOOST_TEST(end.timed_out);
+  BOOST_TEST(end.seconds < 20);
+  BOOST_TEST(stop_is_requested());
+  int signal = 0;
+  ::sigwait(&stops, &signal);
+  BOOST_TEST(signal == SIGHUP);
+  ::sigprocmask(SIG_SETMASK, &before, nullptr);
 }
 
 BOOST_AUTO_TEST_CASE(ranks_are_started_as_the_scheduler_does) {
@@ -171,6 +187,7 @@ BOOST_AUTO_TEST_CASE(what_cannot_start_ranks_is_refused) {
              }) ==
              "this program was started by mpirun of Open MPI, but starts the ranks itself; start it once, in the job, without "
              "mpirun");
+  CHECK_CONTAINS(message_of<UserError>([] { allocation_of({}, "Open MPI v4.1.4", {}, "mpirun '{ranks}"); }), "has a quote");
   BOOST_TEST(message_of<UserError>([] { allocation_of({}, "Open MPI v4.1.4", {}, "mpiexec -n 4"); }) ==
              "--launcher 'mpiexec -n 4' does not say how many ranks it starts (it needs {ranks}, or {nodes} and {per-node}); "
              "write for example --launcher 'mpiexec -n {ranks} --ppn {per-node}'");
