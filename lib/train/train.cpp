@@ -244,14 +244,14 @@ int train(const TrainOptions& given, Communicator& world) {
   const bool validates_at_end = missed.validation && missed.certain && data && data->valid;
   if (is_done(options, progress, data.get()) && !validates_at_end)
     return say_nothing_to_do(run, engine, data.get()), exit_code::done;
-  check_save_folder(run, model.layout(), !model.plan().averages.empty(), progress,
-                    last_update(options, progress, data ? &data->batches : nullptr));
 
   return with_flight_record(run, machine.kind, [&](FlightLanes& flight) {
     const LoopContext loop = {run, engine, flight, make_header(options, engine, machine, first_start, tokenizer_files)};
     Agreement agreement(loop, watch, lock.get());
     FlightObserver operations(flight, engine.model().plan(), engine.model().layout());
     prepare(loop, machine, memory, origin, operations);
+    check_save_folder(run, model.layout(), !model.plan().averages.empty(), progress,
+                      last_update(options, progress, &data->batches));
     engine.saver().begin_at(options.save.folder, progress.update);
     engine.saver().link_best(options.save, progress.validations);  // the last start may have ended before it did
     BatchSource batches(loop, *data);
