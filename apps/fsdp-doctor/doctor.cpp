@@ -152,7 +152,6 @@ OptionTable doctor_option_table(DoctorOptions& options) {
       .unset("the job's tasks per node, or a rank for each GPU");
   table.duration("transport-limit", "TIME", options.transport_limit_s, "a transport that takes longer is ended: it hangs");
   add_launcher_option(table, options.launcher);
-  table.rows_of("fsdp-bench");
   table.text("arch", "NAME", options.arch, "model; see fsdp-train --list-archs").sets("architecture");
   table.path("model", "DIR", options.model, "Hugging Face folder, instead of --arch: its config.json defines the model")
       .unset("as --arch");

@@ -1108,7 +1108,8 @@ void add_rehearsal_options(OptionTable& table, RehearsalOptions& o) {
   table.group("Rehearsal");
   table
       .flag("rehearse", o.asked,
-            "Check this job before it queues, without mpirun: plan it for its nodes, run it with at most 8 ranks on this "
+            "With fsdp-train only: check this job before it queues, without mpirun: plan it for its nodes, run it with at most "
+            "8 ranks on this "
             "machine with a narrow model for a few updates, and print what it needs and what would fail. The exit code is 0 if "
             "nothing would fail, else 1.")
       .of_this_start();

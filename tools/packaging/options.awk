@@ -61,10 +61,12 @@ function paragraph(text, file,    many, parts, i, line) {
   }
   if (line != "") print line >file
 }
+# Programs that share the options of another have their own group Help, and no rehearsal.
+function is_left_out(of, row, as) { return of != as && groups[of, row] ~ /^(Help|Rehearsal)$/ }
 function options_page(of, file,    row, title, text) {
   if (of in shares) options_page(shares[of], file)
   for (row = 1; row <= rows[of]; row++) {
-    if (of != shown && groups[of, row] == "Help") continue  # the program has these itself
+    if (is_left_out(of, row, shown)) continue
     if (groups[of, row] != title) { title = groups[of, row]; print ".SS " roff(title) >file }
     print ".TP\n.B " roff(words[of, row]) >file
     text = help[of, row]
@@ -102,17 +104,17 @@ function page(name,    file, i) {
 # ---- completions
 function choices(argument) { gsub(/\|/, " ", argument); gsub(/ ?PATH/, "", argument); return argument }
 function quoted(text) { gsub(/'/, "'\\''", text); return "'" text "'" }
-function all_options(of,    row, all) {
-  all = (of in shares) ? all_options(shares[of]) : ""
+function all_options(of, as,    row, all) {
+  all = (of in shares) ? all_options(shares[of], as) : ""
   for (row = 1; row <= rows[of]; row++)
-    if (index(" " all " ", " " option[of, row] " ") == 0) all = all (all == "" ? "" : " ") option[of, row]
+    if (!is_left_out(of, row, as) && index(" " all " ", " " option[of, row] " ") == 0) all = all (all == "" ? "" : " ") option[of, row]
   return all
 }
 function bash_values(of, file, as,    row, what, i, many, parts) {
   if (of in shares) bash_values(shares[of], file, as)
   for (row = 1; row <= rows[of]; row++) {
     what = arguments[of, row]
-    if (what == "") continue
+    if (what == "" || is_left_out(of, row, as)) continue
     what = index(what, "|") ? choices(what) : option[of, row] == "--arch" ? "<arch>" : is_file(what) ? "<file>" : "<any>"
     many = split(words[of, row], parts, /[ ,]+/)  # with its aliases
     for (i = 1; i <= many; i++) if (parts[i] ~ /^--/) print "  [" as " " parts[i] "]=" quoted(what) >file
@@ -122,7 +124,7 @@ function bash_file(    file, i) {
   file = out "/bash/fsdp"
   print "# bash completion for the programs of fsdp, made by tools/packaging/options.awk from docs/options.md" >file
   print "declare -A _fsdp_options=(" >file
-  for (i = 1; i <= count; i++) print "  [" programs[i] "]='" all_options(programs[i]) "'" >file
+  for (i = 1; i <= count; i++) print "  [" programs[i] "]='" all_options(programs[i], programs[i]) "'" >file
   print ")\ndeclare -A _fsdp_values=(" >file
   for (i = 1; i <= count; i++) bash_values(programs[i], file, programs[i])
   print ")" >file
@@ -136,7 +138,7 @@ BEGIN { archs = "fsdp-train --list-archs 2>/dev/null | cut -d\" \" -f1" }
 function zsh_rows(of, file, as,    row, what, text) {
   if (of in shares) zsh_rows(shares[of], file, as)
   for (row = 1; row <= rows[of]; row++) {
-    if (of != as && groups[of, row] == "Help") continue
+    if (is_left_out(of, row, as)) continue
     what = arguments[of, row]
     text = sentence(help[of, row])
     gsub(/[][\\]/, "\\\\&", text)
