@@ -194,7 +194,7 @@ std::string message_in(const std::string& text, const std::string& program) {
     if (const std::size_t at = line.find(program + ": "); at != line.npos) return line.substr(at + program.size() + 2);
     if (line.starts_with("mpirun ") && of_mpirun.empty())
       of_mpirun = line;
-    else if (line.starts_with("srun: ") || line.starts_with("slurmstepd: "))
+    else if (line.starts_with("srun: ") || line.starts_with("slurmstepd"))
       of_srun = line;
     else if (line.find_first_not_of(" -=*\t\r") != line.npos && line.find("orte_base_help_aggregate") == line.npos)
       last = line;
