@@ -370,10 +370,8 @@ OptionTable bench_option_table(BenchOptions& options) {
             "What to measure. gemm: matrix products of a model's layers; step: whole updates on random tokens; tuning: updates "
             "with batches of 1 (or --batch-size), 2, 4, ... until they do not fit, for every strategy, with and without "
             "recomputation; scaling: updates on 1, 2, 4, ... of the job's nodes, which it starts itself; collectives: ours and "
-            "MPI's own (for GPUs only ours), or with --arch or --model those of an update "
-            "of that "
-            "model; storage: a file for state in DIR, and a plain "
-            "loop")
+            "MPI's own (for GPUs only ours), or with --arch or --model those of an update of that model; storage: a file for "
+            "state in DIR, and a plain loop")
       .positional()
       .common();
   table

@@ -81,8 +81,7 @@ std::string title_of(const Scaling& scaling) {
 
 std::string warning_of(const Scaling& scaling) {
   return scaling.shares_cores ? "Ranks shared processor cores: these times show that the job runs, and prove nothing about "
-                                "scaling. Give each rank "
-                                "its own cores, on nodes of their own."
+                                "scaling. Give each rank its own cores, on nodes of their own."
                               : "";
 }
 
@@ -110,10 +109,8 @@ std::string asked_text(const Scaling& scaling) {
 
 constexpr std::string_view how =
     "weak: each rank keeps its micro-batches; strong: all ranks together keep them. predicted: from the row above, with the "
-    "bytes "
-    "that the plan sends. exposed: the part of an update that waits for transfers (updates with and without transfers take "
-    "turns); "
-    "goodput: the rest, in which ranks compute. J/token: processors and GPUs, where the machine reports them";
+    "bytes that the plan sends. exposed: the part of an update that waits for transfers (updates with and without transfers "
+    "take turns); goodput: the rest, in which ranks compute. J/token: processors and GPUs, where the machine reports them";
 
 }  // namespace
 
@@ -305,9 +302,8 @@ std::string scaling_page(const Scaling& scaling) {
 int run_scaling(const BenchOptions& options, const std::vector<std::string>& words) {
   const Allocation allocation = find_allocation(options.launcher);
   std::string why;
-  const CudaLibrary* const cuda = options.device == DeviceChoice::cpu ? nullptr : find_cuda_library(&why);
-  const RankLayout whole =
-      choose_layout(allocation, options.nodes, options.ranks_per_node, cuda ? std::max(0, cuda->device_count(&why)) : 0);
+  const RankLayout whole = choose_layout(allocation, options.nodes, options.ranks_per_node,
+                                         options.device == DeviceChoice::cpu ? 0 : visible_gpus(&why));
   const int nodes = whole.nodes, per_node = whole.per_node;
   if (!options.out.empty()) ScratchFolder(options.out, ".fsdp-bench");  // throws UserError if nothing can be written there
   Scaling scaling;

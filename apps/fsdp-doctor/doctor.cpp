@@ -278,8 +278,7 @@ int Doctor::run(DoctorJob& job, bool local_checks_only) {
   if (!local_checks_only)
     state_->end_with(
         "To measure the speed of your model, start fsdp-bench step in the same way, and fsdp-bench collectives for its "
-        "transfers; "
-        "fsdp-plan predicts both.");
+        "transfers; fsdp-plan predicts both.");
   watchdog_.begin("the end", 2 * limit_s);
   state_->print(options_.json);
   // All ranks return the code of rank 0's report.

@@ -121,12 +121,10 @@ Finding judge_nccl(const std::vector<std::string>& nodes, const std::vector<std:
 std::optional<Finding> check_gpus(DoctorJob& job) {
   RankGpus mine;
   std::unique_ptr<Device> gpu;
-  if (job.options.device != DeviceChoice::cpu) {
-    const CudaLibrary* const library = find_cuda_library(&mine.why_none);
-    mine.count = library ? static_cast<std::size_t>(std::max(0, library->device_count(&mine.why_none))) : 0;
-  } else {
+  if (job.options.device != DeviceChoice::cpu)
+    mine.count = static_cast<std::size_t>(visible_gpus(&mine.why_none));
+  else
     mine.why_none = "--device cpu";
-  }
   // Throws the same error as fsdp-train, if GPUs were allocated to the job but none can be used.
   const DeviceKind kind = agree(*job.world, [&] { return choose_device(job.options.device); });
   const bool everywhere = job.world->all(!is_host(kind));

@@ -173,10 +173,8 @@ nlohmann::json to_json(std::span<const Trial> trials) {
 int run_transports(const DoctorOptions& options, const std::string& library) {
   const Allocation allocation = find_allocation(options.launcher);
   std::string why;
-  const CudaLibrary* const cuda = options.device == DeviceChoice::cpu ? nullptr : find_cuda_library(&why);
-  const int gpus = cuda ? std::max(0, cuda->device_count(&why)) : 0;
   const bool on_gpu = choose_device(options.device) == DeviceKind::cuda;
-  const RankLayout layout = choose_layout(allocation, options.nodes, options.ranks_per_node, on_gpu ? gpus : 0);
+  const RankLayout layout = choose_layout(allocation, options.nodes, options.ranks_per_node, on_gpu ? visible_gpus(&why) : 0);
   if (layout.ranks() == 1) throw UserError("one rank has no collectives; give --ranks-per-node, or start this in a larger job");
 
   std::vector<std::string> program = {program_beside("fsdp-bench"), "collectives", "--json",

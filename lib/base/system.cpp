@@ -71,9 +71,8 @@ std::optional<ProgramAnswer> ask_program(const std::vector<std::string>& words, 
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDERR_FILENO);
-#if __GLIBC_PREREQ(2, 34)
-  posix_spawn_file_actions_addclosefrom_np(&actions,
-                                           STDERR_FILENO + 1);  // MPI's sockets, which a hanging program would keep open
+#if __GLIBC_PREREQ(2, 34)  // a program that hangs would keep MPI's sockets open
+  posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);
 #endif
   posix_spawnattr_t own_group;  // so that the processes that the program has started can be killed, too
   posix_spawnattr_init(&own_group);

@@ -48,6 +48,11 @@ const CudaLibrary* find_cuda_library(std::string* why) {
   return nullptr;
 }
 
+int visible_gpus(std::string* why) {
+  const CudaLibrary* const library = find_cuda_library(why);
+  return library ? library->device_count(why) : 0;
+}
+
 void* cuda_library_function(const char* name, std::string* why) {
   void* const handle = open_library(why);
   if (!handle) return nullptr;

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "device/device.hpp"
 
@@ -22,14 +23,18 @@ struct CudaLibrary {
   /// Makes the device for usable GPU number `index` and sets that GPU as the current one of the calling thread. Only that
   /// thread may use the device. Throws CallError.
   std::unique_ptr<Device> (*make_device)(int index);
-  /// Device::place() of usable GPU number `index`, without making the device. Throws CallError.
-  std::string (*place)(int index);
+  /// Device::place() of all usable GPUs, without making the devices. Throws CallError.
+  std::vector<std::string> (*places)();
 };
 
 /// Loads libfsdp_cuda from the file that the environment variable FSDP_CUDA_LIBRARY names. If the variable is not set and a GPU
 /// driver is installed, loads libfsdp_cuda.so from the folder of libfsdp. Returns null and sets *why if there is no driver, or
 /// if the library cannot be loaded or has another version. The library stays loaded.
 const CudaLibrary* find_cuda_library(std::string* why);
+
+/// The number of usable GPUs that this process sees. If it is 0, sets *why as find_cuda_library() and device_count() do. Throws
+/// CallError.
+int visible_gpus(std::string* why);
 
 /// Returns a function of libfsdp_cuda by its name. Returns null and sets *why if the library cannot be loaded or has no such
 /// function.

@@ -39,8 +39,7 @@ DeviceKind kind_to_plan_for(DeviceChoice choice) { return choice == DeviceChoice
 DeviceKind choose_device(DeviceChoice choice) {
   if (choice == DeviceChoice::cpu) return DeviceKind::cpu;
   std::string why;
-  const CudaLibrary* const library = find_cuda_library(&why);
-  if (library && library->device_count(&why) > 0) return DeviceKind::cuda;
+  if (visible_gpus(&why) > 0) return DeviceKind::cuda;
   if (why.empty()) why = "there is none";
   if (choice == DeviceChoice::cuda)
     throw UserError(format(
@@ -167,10 +166,7 @@ std::unique_ptr<Device> make_device_of_rank(DeviceKind kind, const CpuDeviceOpti
     if (!on_gpu) return static_cast<void>(device = make_cpu_device(cpu));
     check_cpu_options(kind, cpu);
     std::string why;
-    const CudaLibrary* const library = find_cuda_library(&why);
-    const int count = library->device_count(&why);
-    for (int index = 0; index < count; ++index) {
-      const std::string place = library->place(index);
+    for (const std::string& place : find_cuda_library(&why)->places()) {
       seen += place + " ";
       numa_of_gpus.push_back(numa_of_gpu(place));
     }

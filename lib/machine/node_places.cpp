@@ -110,9 +110,7 @@ std::string advise_network(const std::string& network, const std::vector<Link>& 
              ? "load the plugin aws-ofi-nccl (module load aws-ofi-nccl; it must be in LD_LIBRARY_PATH of all ranks), or set "
                "NCCL_NET='AWS Libfabric', which makes NCCL say why the plugin is missing"
              : "on AWS (EFA) load aws-ofi-nccl; else see that libibverbs.so.1 is installed on all nodes and NCCL_IB_DISABLE is "
-               "not set, or set NCCL_NET=IB, which "
-               "makes "
-               "NCCL say what is missing";
+               "not set, or set NCCL_NET=IB, which makes NCCL say what is missing";
 }
 
 std::vector<int> choose_gpus(const std::vector<std::int64_t>& ranks, const std::vector<std::int64_t>& gpus) {

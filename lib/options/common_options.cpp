@@ -470,9 +470,7 @@ namespace {
 /// Returns "2 GPUs", or why no GPU can be used.
 std::string gpus_of_this_machine() {
   std::string why;
-  const CudaLibrary* const library = find_cuda_library(&why);
-  const int count = library ? library->device_count(&why) : 0;
-  if (count > 0) return plural(count, "GPU");
+  if (const int count = visible_gpus(&why); count > 0) return plural(count, "GPU");
   return format("no GPU here ({})", why.empty() ? "there is none" : why);
 }
 

@@ -223,8 +223,7 @@ void settle_adapters(const OptionTable& table, const TrainOptions& o) {
   if (has_rank && !o.ignore_missing.empty())
     throw UserError(
         "--ignore-missing does not go with --lora-rank (checkpoints of adapters leave out the base model, which must exist as "
-        "a "
-        "whole); train and consolidate that model first");
+        "a whole); train and consolidate that model first");
 }
 
 /// The options of adapters, as in PEFT's LoraConfig and TRL's ModelConfig.
@@ -868,9 +867,8 @@ void add_memory_options(OptionTable& table, TrainOptions& o) {
       .size("memory-limit", "SIZE", o.memory_limit,
             "Memory of a rank, on a GPU or a CPU. If a rank needs more, pieces of logits and MLPs get smaller (not with "
             "--invariant, because the bits then differ). Then, unless --checkpoint-activations or --recompute-num-layers is "
-            "given, blocks "
-            "are recomputed, as with --recompute-num-layers auto. If that is not enough, the program ends before it trains. "
-            "fsdp-plan marks the strategies that fit, and names the one of them that communicates least.",
+            "given, blocks are recomputed, as with --recompute-num-layers auto. If that is not enough, the program ends before "
+            "it trains. fsdp-plan marks the strategies that fit, and names the one of them that communicates least.",
             std::size_t{1} << 20)
       .unset("no limit")
       .sets("memory limit");
@@ -937,8 +935,7 @@ void add_checkpoint_options(OptionTable& table, TrainOptions& o) {
   table
       .duration("mtbf", "TIME", o.save.mtbf_s,
                 "With --save-interval auto: the mean time between failures of the whole job, which is that of one node divided "
-                "by the "
-                "number of nodes.",
+                "by the number of nodes.",
                 "it has no unit, and sites give hours or days")
       .unset("unknown");
   table.duration("stop-before", "TIME", o.stop_before_s,
@@ -1010,8 +1007,7 @@ void add_checkpoint_options(OptionTable& table, TrainOptions& o) {
     if (!o.save.files_per_checkpoint.empty() && o.save.compression != h5::Compression::none)
       throw UserError(
           "--files-per-checkpoint contradicts --compress gzip (ranks write into a shared file at offsets that compressed "
-          "tensors "
-          "do not have); leave out one of them");
+          "tensors do not have); leave out one of them");
     if (o.save.interval_auto && o.save.mtbf_s <= 0)
       throw UserError(
           format("--save-interval auto needs the mean time between failures of the job ({}); give --mtbf TIME, such as 24h",
@@ -1109,9 +1105,8 @@ void add_rehearsal_options(OptionTable& table, RehearsalOptions& o) {
   table
       .flag("rehearse", o.asked,
             "With fsdp-train only: check this job before it queues, without mpirun: plan it for its nodes, run it with at most "
-            "8 ranks on this "
-            "machine with a narrow model for a few updates, and print what it needs and what would fail. The exit code is 0 if "
-            "nothing would fail, else 1.")
+            "8 ranks on this machine with a narrow model for a few updates, and print what it needs and what would fail. The "
+            "exit code is 0 if nothing would fail, else 1.")
       .of_this_start();
   table.integer("nodes", "N", o.nodes, {1, 1 << 20}, "With --rehearse: nodes of the job.").of_this_start();
   table.integer("ranks-per-node", "N", o.ranks_per_node, {1, 1 << 20}, "With --rehearse: ranks on each node of the job.")

@@ -62,10 +62,11 @@ double use_collectives_once(const Plan& plan, const Mesh& mesh, Device& device) 
   }
   const auto stream = device.make_stream(StreamUse::communication);
   Cluster cluster{.nodes = 1, .ranks_per_node = mesh.world->size()};  // unless the network is known and all nodes are alike
-  const std::int64_t on_node = mesh.world->split_by_node()->size(), ranks = mesh.world->size();
-  const bool alike = mesh.world->all(on_node * ranks == mesh.world->sum(on_node));
-  if (alike && !mesh.device_groups->network.empty())
-    cluster.ranks_per_node = static_cast<int>(on_node), cluster.nodes = static_cast<int>(ranks / on_node);
+  if (!mesh.device_groups->network.empty()) {
+    const std::int64_t on_node = mesh.world->split_by_node()->size(), ranks = mesh.world->size();
+    if (mesh.world->all(on_node * ranks == mesh.world->sum(on_node)))
+      cluster.ranks_per_node = static_cast<int>(on_node), cluster.nodes = static_cast<int>(ranks / on_node);
+  }
   double most_sent = 0, rate = 0;
   for (const auto& [which, op] : largest) {
     if (ranks_of(*op) == 1) continue;

@@ -77,8 +77,7 @@ void compare_validations(const RunContext& run, std::uint64_t now, Progress& pro
   if (before == 0 || now == 0 || before == now || !all) return;
   run.log.warn(
       format("validations measure something else than before (the data of --valid, their mask, the way they are cut, "
-             "--max-valid-steps or --use-ema "
-             "have changed), so their losses are not compared with those up to update {}{}",
+             "--max-valid-steps or --use-ema have changed), so their losses are not compared with those up to update {}{}",
              all->update, run.options.judges() ? ", and the next validation is the best one so far" : ""));
   all->best_update = 0, all->best_loss = std::numeric_limits<double>::max(), all->since_best = 0;
 }

@@ -6,20 +6,6 @@ set -euo pipefail
 source "$(dirname "$(realpath "$0")")/support.sh"
 export FSDP_BIN=$1
 cd "$2"
-mkdir "$work/bin"
-stub() { # stub NAME BODY
-  printf '#!/bin/bash\necho "%s $*" >>"%s/calls"\n%s\n' "$1" "$work" "$2" >"$work/bin/$1"
-  chmod +x "$work/bin/$1"
-}
-called() { grep -qF -- "$1" "$work/calls" || fail "was not called: $1"; }
-# run EXPECTED_STATUS COMMAND...
-run() {
-  local expected=$1 status=0
-  shift
-  : >"$work/calls"
-  PATH=$work/bin:$PATH "$@" >"$work/output" 2>&1 || status=$?
-  [[ $status == "$expected" ]] || fail "status $status instead of $expected of: $*"
-}
 
 # Starts the program once, as if for one task; or ends as $SRUN_ENDS says.
 # shellcheck disable=SC2016

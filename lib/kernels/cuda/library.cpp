@@ -177,12 +177,15 @@ std::unique_ptr<Device> make_device(int number) {
   return make_cuda_device(index, std::move(kernels), std::move(libraries));
 }
 
-std::string place(int number) {
+std::vector<std::string> places() {
   std::string why;
-  cudaDeviceProp properties{};
-  check_cuda(cudaGetDeviceProperties(&properties, find_usable(&why).at(static_cast<std::size_t>(number))),
-             "cudaGetDeviceProperties");
-  return place_of(properties);
+  std::vector<std::string> all;
+  for (const int index : find_usable(&why)) {
+    cudaDeviceProp properties{};
+    check_cuda(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
+    all.push_back(place_of(properties));
+  }
+  return all;
 }
 
 }  // namespace
@@ -190,6 +193,6 @@ std::string place(int number) {
 }  // namespace fsdp
 
 extern "C" [[gnu::visibility("default")]] const fsdp::CudaLibrary* fsdp_cuda_library() {
-  static const fsdp::CudaLibrary library = {FSDP_VERSION, fsdp::device_count, fsdp::make_device, fsdp::place};
+  static const fsdp::CudaLibrary library = {FSDP_VERSION, fsdp::device_count, fsdp::make_device, fsdp::places};
   return &library;
 }
