@@ -101,46 +101,32 @@ std::string traffic_table(const PlanTable& table) {
 
 /// Returns the predicted times of all strategies on the GPU of --gpu; an empty string without --gpu.
 std::string prediction_table(const PlanTable& table) {
-  if (!table.options.gpu) return "";
+  if (!table.rates) return "";
   if (!table.predicts())
     return "\nno prediction: the time of the disk is unknown; give --nvme-bandwidth R,W, its rates of reading and writing in\n"
            "GB/s\n";
-  const GpuFigures& gpu = *table.options.gpu;
-  const ShardingOptions& sharding = table.options.train.sharding;
-  const Cluster& cluster = table.options.cluster;
-  std::string assumptions;
-  for (const AssumedEfficiency& assumed : assumed_efficiencies)
-    assumptions += format("  {:<30}{:.0f} % of {}: {}\n", assumed.work, 100 * assumed.fraction, assumed.of, assumed.source);
-  std::vector<Cells> rows = {{"", "ms per", "tokens", "", "", "atten-", "memory-", "", "", ""},
-                             {"  strategy", "update", "/s", "MFU", "products", "tion", "bound", "optimizer", "waits", "fits"}};
+  const Rates& rates = *table.rates;
+  std::vector<Cells> constants;
+  for (const NamedRate& rate : named_rates(rates)) constants.push_back({"  " + rate.name, rate.value, rate.source});
+  std::vector<Cells> rows = {
+      {"", "ms per", "tokens", "", "pro-", "atten-", "memory-", "recom-", "opti-", "", "", "", ""},
+      {"  strategy", "update", "/s", "MFU", "ducts", "tion", "bound", "puted", "mizer", "slowed", "waits", "host", "fits"}};
   const auto ms = [](double seconds) { return format("{:.1f}", 1e3 * seconds); };
   for (const PlanRow& row : shown_rows(table))
     for (const bool recompute : {false, true}) {
       const PlanVariant& variant = row.variant(recompute);
       const StepPrediction& step = variant.step;
-      rows.push_back({recompute ? "    recomputing" : name_of(row), ms(step.total),
-                      format("{:.0f}", tokens_per_second(step, sharding, cluster)),
-                      format("{:.0f} %", 100 * predicted_mfu(step, *table.model, sharding, gpu)), ms(step.products),
-                      ms(step.attention), ms(step.memory_bound), ms(step.optimizer), ms(step.exposed),
+      rows.push_back({recompute ? "    recomputing" : name_of(row), ms(step.total), format("{:.0f}", variant.tokens_per_second),
+                      format("{:.0f} %", 100 * variant.mfu), ms(step.products), ms(step.attention), ms(step.memory_bound),
+                      ms(step.recomputation), ms(step.optimizer), ms(step.slowed), ms(step.exposed), ms(step.host),
                       table.fits(variant) ? "yes" : "no"});
     }
   return format(
-             "\nprediction for {} (--gpu {}), not measured: the plan's operations with the figures of\n"
-             "{}:\n"
-             "{:.0f} TFLOP/s in {}, {:.2f} TB/s of memory, {:.0f} GB/s in each direction between GPUs of a node{}{}.\n"
-             "Assumed:\n"
-             "{}"
-             "Kernel launches, latencies, reading data and saves are not included. Parts are ms of the compute stream, which "
-             "waits for\n"
-             "transfers and sums. MFU: of {:.0f} TFLOP/s, attention counted causally.\n",
-             gpu.product, gpu.name, gpu.source, gpu.flops(sharding.types.parameter) / 1e12, name_of(sharding.types.parameter),
-             gpu.memory_bandwidth / 1e12, gpu.link_bandwidth / 1e9,
-             cluster.nodes > 1 ? format(", {:.0f} of each to other nodes", gpu.network_bandwidth / 1e9) : "",
-             (sharding.plan.places.any() ? format(", {:.0f} to the host", gpu.host_bandwidth / 1e9) : "") +
-                 (sharding.plan.places.on_disk() ? format(",\n{:.3g} from and {:.3g} to a node's disk",
-                                                          table.options.nvme_bandwidth.read, table.options.nvme_bandwidth.write)
-                                                 : ""),
-             assumptions, gpu.flops(sharding.types.parameter) / 1e12) +
+             "\nprediction for {}, not measured: the plan's operations with these rates\n{}"
+             "Reading data and saves are not included. Parts are ms of the compute stream; they add up to an update. slowed:\n"
+             "computing takes longer because collectives run at the same time; waits: for transfers and sums. MFU: of {:.0f}\n"
+             "TFLOP/s, attention counted causally.\n",
+             rates.machine, lay_out(constants, 2), rates.peak / 1e12) +
          lay_out(rows, 2);
 }
 
@@ -463,14 +449,17 @@ nlohmann::json traffic_json(const ClusterTraffic& t) {
           {"ring_out_of_node", t.ring_out_of_node}};
 }
 
-nlohmann::json prediction_json(const PlanTable& table, const StepPrediction& step) {
-  const ShardingOptions& sharding = table.options.train.sharding;
+nlohmann::json prediction_json(const PlanVariant& variant) {
+  const StepPrediction& step = variant.step;
   return {{"ms", 1e3 * step.total},
-          {"tokens_per_second", tokens_per_second(step, sharding, table.options.cluster)},
-          {"mfu", predicted_mfu(step, *table.model, sharding, *table.options.gpu)},
+          {"tokens_per_second", variant.tokens_per_second},
+          {"mfu", variant.mfu},
           {"products_ms", 1e3 * step.products},
           {"attention_ms", 1e3 * step.attention},
           {"memory_bound_ms", 1e3 * step.memory_bound},
+          {"recomputation_ms", 1e3 * step.recomputation},
+          {"slowed_ms", 1e3 * step.slowed},
+          {"host_ms", 1e3 * step.host},
           {"optimizer_ms", 1e3 * step.optimizer},
           {"communication_ms", 1e3 * step.communication},
           {"offload_ms", 1e3 * step.offload},
@@ -528,7 +517,7 @@ nlohmann::json to_json(const PlanTable& table) {
                  {"disk_bytes", {{"read", v.disk.read}, {"written", v.disk.written}}},
                  {"fits", table.fits(v)},
                  {"recomputed_blocks", v.recomputed_blocks}};
-      if (table.predicts()) variant["prediction"] = prediction_json(table, v.step);
+      if (table.predicts()) variant["prediction"] = prediction_json(v);
     }
     out["strategies"].push_back(std::move(json));
   }

@@ -61,8 +61,12 @@ PlanVariant plan_variant(const PlanTable& table, ShardingOptions options, MeshSh
   variant.traffic = traffic_of_cluster(collectives_of_update(planned.plan.update, options.plan.micro_batches), mesh, cluster);
   variant.keeps_whole_gradients = planned.plan.kept_whole_gradients != planned.plan.gradients;
   variant.disk = disk_traffic_of_update(*variant.model, options, mesh);
-  if (table.predicts())
-    variant.step = predict_update(*variant.model, options, mesh, cluster, *table.options.gpu, table.options.disk());
+  if (table.predicts()) {
+    const UpdateSimulation simulation(*variant.model, options, mesh, cluster);
+    variant.step = simulation.predict(*table.rates, table.options.disk(), table.options.slow);
+    variant.tokens_per_second = simulation.tokens_per_second(variant.step);
+    variant.mfu = simulation.mfu(variant.step, *table.rates);
+  }
   return variant;
 }
 
@@ -89,10 +93,10 @@ void settle(PlanTableOptions& o) {
       throw UserError(
           format("--gpu predicts NCCL's collectives, but --comm {} sends data through the host; leave out one of them",
                  o.train.comm.kind));
-    if (o.cluster.nodes > 1 && o.gpu->network_bandwidth == 0)
+    if (o.cluster.nodes > 1 && o.gpu->network.empty() && o.network.empty())
       throw UserError(
           format("--gpu {} has no figure for a network between nodes (NVIDIA has no system with this GPU and a network); give "
-                 "--nodes 1, or --device cuda instead of --gpu",
+                 "--network NAME or PORTSxGBIT, or --nodes 1",
                  o.gpu->name));
   }
   o.memory_limit = o.train.memory_limit > 0 ? o.train.memory_limit : o.gpu ? static_cast<std::size_t>(o.gpu->memory_bytes) : 0;
@@ -216,7 +220,11 @@ PlanTable make_plan_table(const PlanTableOptions& options) {
                                                    options.train.attention_dropout, device.kind);
   device.cudnn_head_size = attention.cudnn_head_size;
   if (options.train.bias_gelu_fusion) check_bias_gelu_fusion(config, options.train.sharding.types.parameter, device.kind);
-  PlanTable table{options, std::make_shared<Transformer>(config, device), {}, {}, {}};
+  PlanTable table{options, std::make_shared<Transformer>(config, device), {}, {}, {}, {}};
+  if (options.gpu)
+    table.rates =
+        rates_of(*options.gpu, *table.model, options.train.sharding.types.parameter,
+                 options.network.empty() ? network_of(*options.gpu) : read_network(options.network), options.gpu_power);
   if (!attention.why.empty()) table.warnings.push_back("attention by the kernels of fsdp: " + attention.why);
   const Cluster cluster = options.cluster;
   const PlanOptions& wanted = options.train.sharding.plan;

@@ -26,8 +26,11 @@ struct PlanTableOptions {
   TrainOptions train;
   Cluster cluster;
   const GpuFigures* gpu = nullptr;  // the GPU to predict times for; null if none
-  DiskRates nvme_bandwidth;         // in GB/s
-  std::size_t memory_limit = 0;     // of a rank: train.memory_limit, or else the memory of `gpu`; 0 means no limit
+  std::string network;              // between nodes: see read_network(); empty: that of `gpu`
+  double gpu_power = 0;             // the power limit in W; 0: the highest
+  SlowRank slow;
+  DiskRates nvme_bandwidth;      // in GB/s
+  std::size_t memory_limit = 0;  // of a rank: train.memory_limit, or else the memory of `gpu`; 0 means no limit
   bool explain = false, json = false;
   DiskRates disk() const { return {1e9 * nvme_bandwidth.read, 1e9 * nvme_bandwidth.write}; }
 };
@@ -41,7 +44,8 @@ struct PlanVariant {
   MemoryAccount memory;    // of rank 0, which has the largest snapshot for a save; without the buffers of --trace
   ClusterTraffic traffic;  // of one update
   DiskTraffic disk;        // of a rank in one update
-  StepPrediction step;     // if PlanTable::predicts()
+  StepPrediction step;     // if PlanTable::predicts(), as the next two
+  double tokens_per_second = 0, mfu = 0;
   std::shared_ptr<const Transformer> model;  // with smaller pieces of logits than the table's if train.memory_limit asks for it
   std::size_t recomputed_blocks = 0, offloaded_inputs = 0;  // of --recompute-num-layers
   bool keeps_whole_gradients = false;  // true if a rank accumulates whole gradients, besides those of its shard
@@ -72,13 +76,14 @@ struct PlanChoice {
 struct PlanTable {
   PlanTableOptions options;
   std::shared_ptr<const Transformer> model;
-  std::vector<PlanRow> rows;  // in the order of placements()
+  std::optional<Rates> rates;  // of the machine to predict times for
+  std::vector<PlanRow> rows;   // in the order of placements()
   std::vector<std::string> warnings;
   std::string choice;  // what train.memory_limit chooses for the strategy of --sharding-strategy, as options; empty: nothing
 
   const PlanRow& chosen() const;
   /// Returns true if there are predictions: with --gpu and, if state is in a file, --nvme-bandwidth.
-  bool predicts() const { return options.gpu && (options.disk().known() || !options.train.sharding.plan.places.on_disk()); }
+  bool predicts() const { return rates && (options.disk().known() || !options.train.sharding.plan.places.on_disk()); }
   bool fits(const PlanVariant& variant) const {
     return options.memory_limit == 0 || variant.memory.total() <= options.memory_limit;
   }

@@ -126,13 +126,15 @@ PlannedJob plan_job(const TrainOptions& job, const TransformerConfig& config) {
   planned.save_bytes = step_bytes(sharded.layout, plan.average_weights);
   if (!gpu)
     planned.no_step = "give --gpu NAME for a prediction";
-  else if (cluster.nodes > 1 && gpu->network_bandwidth == 0)
+  else if (cluster.nodes > 1 && gpu->network.empty())
     planned.no_step = format("{} has no figure for a network between nodes", gpu->name);
   else if (plan.places.on_disk())
     planned.no_step = "fsdp-plan predicts state in a file with --nvme-bandwidth";
-  else
-    planned.step = predict_update(model, options.sharding, planned.mesh, cluster, *gpu),
-    planned.tokens_per_second = tokens_per_second(*planned.step, options.sharding, cluster);
+  else {
+    const UpdateSimulation simulation(model, options.sharding, planned.mesh, cluster);
+    planned.step = simulation.predict(rates_of(*gpu, model, options.sharding.types.parameter, network_of(*gpu)));
+    planned.tokens_per_second = simulation.tokens_per_second(*planned.step);
+  }
   return planned;
 }
 

@@ -1,4 +1,5 @@
-// GPU figures from the vendor's datasheets: for predictions without a GPU, and for comparing measurements with the peak.
+// GPU figures from the vendor's datasheets and from published measurements: for predictions without a GPU, and for comparing
+// measurements with the peak.
 #pragma once
 
 #include <span>
@@ -8,18 +9,28 @@
 
 namespace fsdp {
 
+enum class GpuArchitecture { volta, ampere, ada, hopper, blackwell };
+
 /// The figures are in bytes, bytes per second or operations per second, where giga is 10^9 as in datasheets. Rates of matrix
 /// products are for dense matrices; datasheets also give doubled rates for sparse ones.
 struct GpuFigures {
   std::string_view name;     // the name for options: "h100"
   std::string_view product;  // the driver's name: "NVIDIA H100 80GB HBM3"
-  double flops_16bit;        // for bf16 and for fp16, on tensor cores with fp32 sums
-  double flops_fp32;         // without tensor cores, because fp32 products do not use TF32
-  double memory_bytes, memory_bandwidth;
-  double link_bandwidth;     // to the other GPUs of its node, in one direction, by NVLink or else by PCIe
-  double host_bandwidth;     // to host memory by PCIe, in one direction while the other direction is also busy
-  double network_bandwidth;  // the GPU's share of its node's network, in one direction; 0 if no NVIDIA system contains it
-  std::string_view source;
+  GpuArchitecture architecture;
+  double flops_16bit;  // for bf16 (on a V100 for fp16), on tensor cores with fp32 sums
+  double flops_fp32;   // without tensor cores, because fp32 products do not use TF32
+  int multiprocessors;
+  double watts;         // the highest power limit
+  double memory_bytes;  // as the driver reports it, less than the datasheet's figure
+  double memory_bandwidth;
+  double link_bandwidth;      // to the other GPUs of its node, in one direction, by NVLink or else by PCIe
+  double host_bandwidth;      // to host memory by PCIe, in one direction while the other direction is also busy
+  double product_share;       // of the peak, which a long product reaches
+  std::string_view share_by;  // the source of product_share
+  double ring_bandwidth;      // NCCL's ring in a node with several GPUs: the bus bandwidth of nccl-tests
+  std::string_view ring_by;   // the source of ring_bandwidth
+  std::string_view network;   // the network of NVIDIA's own system with this GPU (known_networks()); empty if there is none
+  std::string_view source;    // of the other figures
 
   double flops(DType type) const { return type == DType::f32 ? flops_fp32 : flops_16bit; }
 };

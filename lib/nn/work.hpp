@@ -11,9 +11,14 @@ namespace fsdp {
 
 class Transformer;
 
-/// The operations, and the bytes read and written in device memory.
+/// The operations, and the bytes read and written in device memory. `product_outputs` is the sum of 2 M N over the products of
+/// an M x K by a K x N matrix, whose FLOPs are 2 M N K: the time of a product has a part that does not depend on K.
+/// `attention_tokens` and `head_size` are the sequence length and head size of the attention FLOPs.
 struct Cost {
-  double product_flops = 0, attention_forward_flops = 0, attention_backward_flops = 0, fp32_flops = 0, memory_bytes = 0;
+  double product_flops = 0, product_outputs = 0, attention_forward_flops = 0, attention_backward_flops = 0, fp32_flops = 0,
+         memory_bytes = 0;
+  std::size_t attention_tokens = 0, head_size = 0;
+  double launches = 0;  // of kernels by the host, if it limits the operation; 0: it does not
 };
 
 class StageWork {
@@ -44,6 +49,7 @@ class StageWork {
   const std::size_t T_;
   const double size_;
   std::vector<double> matrices_, trained_matrices_;  // elements of the weight matrices of each stage
+  std::vector<double> inputs_, outputs_;             // of the products with these matrices, per row
   std::vector<double> expansion_, last_expansion_;   // bytes for the quantized matrices of each stage, and for the last of them
 };
 

@@ -2,14 +2,10 @@
 
 #include <algorithm>
 #include <map>
-#include <vector>
-
-#include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/error.hpp"
 #include "plan/kind.hpp"
-#include "plan/schedule.hpp"
-#include "tensor/shape.hpp"
 
 namespace fsdp {
 
@@ -17,129 +13,193 @@ namespace {
 
 double real(std::size_t n) { return static_cast<double>(n); }
 
-/// Returns the seconds of a collective: the larger of the times for the rank and for the node that send the most. All network
-/// links of a node are assumed to be in use.
-double transfer_seconds(const CollectiveUse& use, MeshShape mesh, const Cluster& cluster, const GpuFigures& gpu,
-                        const Efficiency& efficiency) {
-  const ClusterTraffic traffic = traffic_of_cluster({use}, mesh, cluster);
-  const double of_rank = static_cast<double>(traffic.rank.total()) / gpu.link_bandwidth;
-  const bool by_rings = use.kind == Collective::all_gather || cluster.sum_order == SumOrder::library;
-  const std::uint64_t sent = by_rings ? traffic.ring_out_of_node : traffic.out_of_node;
-  const double of_node = sent == 0 ? 0 : static_cast<double>(sent) / (gpu.network_bandwidth * cluster.ranks_per_node);
-  return std::max(of_rank, of_node) / efficiency.transfers;
+constexpr double StepPrediction::*parts[] = {
+    &StepPrediction::total,   &StepPrediction::products, &StepPrediction::attention, &StepPrediction::memory_bound,
+    &StepPrediction::slowed,  &StepPrediction::exposed,  &StepPrediction::host,      &StepPrediction::recomputation,
+    &StepPrediction::offload, &StepPrediction::disk,     &StepPrediction::optimizer, &StepPrediction::communication};
+
+bool is_optimizer(const Operation& op) {
+  return op.kind->part == UpdatePart::optimizer || op.kind->part == UpdatePart::rounding;
 }
 
-/// Predicts an update with the number of micro-batches in `planned`.
-StepPrediction simulate(const Transformer& model, const ShardedPlan& planned, const ShardingOptions& options, MeshShape mesh,
-                        const Cluster& cluster, const GpuFigures& gpu, const DiskRates& disk, const Efficiency& efficiency) {
-  const DType type = options.types.parameter;
-  const Layout& layout = planned.layout;
-  const StageWork stages(model, layout.trained(), options.batch, type);
-  const Costing costing{layout, stages, options.optimizer, planned.plan.blocks_in_pieces};
-  const double product_rate = gpu.flops(type) * efficiency.products,
-               attention_forward_rate = gpu.flops(type) * efficiency.attention_forward,
-               attention_backward_rate = gpu.flops(type) * efficiency.attention_backward,
-               fp32_rate = gpu.flops_fp32 * efficiency.products, bandwidth = gpu.memory_bandwidth * efficiency.memory,
-               link = gpu.host_bandwidth * efficiency.transfers;
+/// Ranks that are alike are one class. A slow rank is a class of its own, with all ranks of its shard group if there are
+/// several such groups: they wait for it at each gather.
+enum RankClass : std::uint8_t { usual = 1, slow_ones = 2 };
+
+}  // namespace
+
+struct UpdateSimulation::Simulated {
   StepPrediction step;
+  std::vector<Task> tasks;
+  std::vector<TaskTime> times;
+  std::vector<int> of_operation;          // the task of each operation, of the usual ranks
+  std::vector<std::vector<int>> waiting;  // what `tasks` wait for
+};
+
+UpdateSimulation::UpdateSimulation(const Transformer& model, const ShardingOptions& options, MeshShape mesh,
+                                   const Cluster& cluster, const CostOf& cost)
+    : model_(model), options_(options), mesh_(mesh), cluster_(cluster) {
+  const std::size_t K = options.plan.micro_batches;
+  for (std::size_t n = K <= 2 ? K : 1; n <= std::min<std::size_t>(K, 2); ++n) {
+    ShardingOptions fewer = options;
+    fewer.plan.micro_batches = n;
+    Planned& planned = planned_.emplace_back(Planned{plan_sharding(model, fewer, mesh), {}, {}});
+    const Layout& layout = planned.sharded.layout;
+    const StageWork stages(model, layout.trained(), options.batch, options.types.parameter);
+    const Costing costing{layout, stages, options.optimizer, planned.sharded.plan.blocks_in_pieces};
+    for (const Operation& op : planned.sharded.plan.update) {
+      planned.uses.push_back(collective_of(op));
+      planned.costs.push_back(planned.uses.back() ? Cost()
+                              : cost              ? cost(op, costing)
+                              : op.kind->cost     ? op.kind->cost(op, costing)
+                                                  : Cost());
+    }
+  }
+}
+
+UpdateSimulation::Simulated UpdateSimulation::simulate(const Planned& planned, const Rates& rates, const DiskRates& disk,
+                                                       SlowRank slow) const {
+  const Plan& plan = planned.sharded.plan;
+  Simulated out;
+  StepPrediction& step = out.step;
+  const double spread = 1 + rates.spread * slowest_of(cluster_.ranks());
   /// Returns the seconds of a load or unload. A file's bytes cross the disk and the link at the same time.
   const auto copy = [&](const Operation& op) {
     const auto stored = static_cast<std::size_t>(op.at(OperandName::stored).buffer);
-    const bool is_on_disk = planned.plan.buffers[stored].space->tier == Tier::disk;
-    const double rate = (op.kind == &kinds::load ? disk.read : disk.write) / cluster.ranks_per_node,
-                 seconds = real(op.bytes()) / (is_on_disk ? std::min(rate, link) : link);
+    const bool is_on_disk = plan.buffers[stored].space->tier == Tier::disk;
+    const double rate = (op.kind == &kinds::load ? disk.read : disk.write) / cluster_.ranks_per_node,
+                 seconds = real(op.bytes()) / (is_on_disk ? std::min<double>(rate, rates.host_link) : rates.host_link);
     (is_on_disk ? step.disk : step.offload) += seconds;
     return seconds;
   };
+  const auto computes = [&](const Operation& op) { return op.stream == StreamId::compute || rates.queues == Queues::one; };
   /// Returns the seconds of an operation that is not a collective. Adds them to `step` if the compute stream runs it.
-  const auto compute = [&](const Operation& op) {
-    const Cost cost = op.kind->cost ? op.kind->cost(op, costing) : Cost();
-    const double products = cost.product_flops / product_rate,
-                 attention = cost.attention_forward_flops / attention_forward_rate +
-                             cost.attention_backward_flops / attention_backward_rate,
-                 memory = cost.memory_bytes / bandwidth, fp32 = cost.fp32_flops / fp32_rate,
-                 transfer = op.kind->part == UpdatePart::transfer ? copy(op) : 0;
-    const double seconds = products + attention + memory + fp32 + transfer;
-    if (op.stream != StreamId::compute) return seconds;
-    if (op.kind->part == UpdatePart::optimizer || op.kind->part == UpdatePart::rounding)
-      step.optimizer += seconds;
-    else
-      step.products += products + fp32, step.attention += attention, step.memory_bound += memory;
-    return seconds;
+  const auto compute = [&](const Operation& op, const Cost& cost) {
+    if (op.kind->part == UpdatePart::transfer) return copy(op);
+    const CostTime time = time_of(cost, rates, is_optimizer(op) ? rates.optimizer : rates.memory);
+    if (computes(op)) {
+      if (is_optimizer(op))
+        step.optimizer += spread * time.total;
+      else if (op.kind->part == UpdatePart::again)
+        step.recomputation += spread * time.total;
+      else
+        step.products += spread * time.products, step.attention += spread * time.attention,
+            step.memory_bound += spread * (time.total - time.products - time.attention);
+    }
+    return spread * time.total;
   };
 
   std::map<CollectiveUse, double> transfers;  // equal collectives take the same time
   const auto transfer = [&](const CollectiveUse& use) {
     const auto [found, is_new] = transfers.try_emplace(use, 0.0);
-    if (is_new) found->second = transfer_seconds(use, mesh, cluster, gpu, efficiency);
+    if (is_new) found->second = collective_seconds(use, mesh_, cluster_, rates);
     return found->second;
   };
-  constexpr int links = stream_count;  // collectives of all streams share the links
-  std::vector<Task> tasks;
-  double busy = 0;
-  for (const Operation& op : planned.plan.update) {
-    Task task{.queue = static_cast<int>(op.stream), .waits = op.waits};
-    if (const auto use = collective_of(op)) {
-      task.also = links, task.length = transfer(*use);
+  std::array<RingGroup, group_axes.size()> groups;
+  for (const GroupAxis axis : group_axes) groups[static_cast<std::size_t>(axis)] = ring_group(axis, mesh_, cluster_);
+  // Groups inside nodes and groups between nodes use different links.
+  const bool separate = groups[static_cast<std::size_t>(GroupAxis::shard)].nodes == 1 && cluster_.nodes > 1;
+  const auto link_of = [&](GroupAxis axis) { return separate && groups[static_cast<std::size_t>(axis)].nodes > 1 ? 1 : 0; };
+
+  const auto queue_of = [&](const Operation& op) {
+    if (rates.queues == Queues::one || op.stream == StreamId::compute) return 0;
+    return rates.queues == Queues::thread ? 1 : static_cast<int>(op.stream);
+  };
+  const bool has_slow = slow.rank >= 0;
+  const bool one_shard_group = mesh_.replicate == 1 || mesh_.shard == 1;
+  std::vector<int> usual_tasks, slow_tasks;  // by operation
+  const auto add = [&](std::vector<int>& tasks_of, std::uint8_t classes, const Task& task, const Operation& op, int computing) {
+    std::vector<int> waits;
+    const auto wait_for = [&](const std::vector<int>& of) {
+      for (const int w : op.waits) waits.push_back(of[static_cast<std::size_t>(w)]);
+      if (rates.queues == Queues::thread && op.stream != StreamId::compute && computing >= 0)
+        waits.push_back(of[static_cast<std::size_t>(computing)]);
+    };
+    if (classes & usual) wait_for(usual_tasks);
+    if (classes & slow_ones) wait_for(slow_tasks);
+    tasks_of.push_back(static_cast<int>(out.tasks.size()));
+    out.tasks.push_back(task);
+    out.tasks.back().classes = classes;
+    out.waiting.push_back(std::move(waits));
+  };
+  int computing = -1;  // the last operation of the compute stream so far
+  for (std::size_t i = 0; i < plan.update.size(); ++i) {
+    const Operation& op = plan.update[i];
+    Task task{.queue = queue_of(op)};
+    bool together = false;  // usual and slow ranks do it together
+    if (const auto& use = planned.uses[i]) {
+      const RingGroup& group = groups[static_cast<std::size_t>(use->axis)];
+      task.length = transfer(*use);
+      task.link = group.ranks > 1 ? link_of(use->axis) : -1;
+      task.slows = task.length > 0 && rates.queues != Queues::one ? interference_of(group, rates) : 0;
       step.communication += task.length;
+      together = group.ranks > 1 && (one_shard_group || use->axis != GroupAxis::shard);
     } else {
-      task.length = compute(op);
-      if (op.stream == StreamId::compute) busy += task.length;
+      task.length = compute(op, planned.costs[i]);
+      task.is_slowed = op.stream == StreamId::compute;
     }
-    tasks.push_back(task);
+    if (together && has_slow) {
+      add(usual_tasks, usual | slow_ones, task, op, computing);
+      slow_tasks.push_back(usual_tasks.back());
+    } else {
+      add(usual_tasks, usual, task, op, computing);
+      if (has_slow) {
+        if (!planned.uses[i] && op.kind->part != UpdatePart::transfer) task.length *= slow.factor;
+        add(slow_tasks, slow_ones, task, op, computing);
+      }
+    }
+    if (op.stream == StreamId::compute) computing = static_cast<int>(i);
   }
-  for (const TaskTime& time : schedule(tasks)) step.total = std::max(step.total, time.end);
+  for (std::size_t i = 0; i < out.tasks.size(); ++i) out.tasks[i].waits = out.waiting[i];
+  out.times = schedule(out.tasks);
+  double busy = 0;
+  for (std::size_t i = 0; i < plan.update.size(); ++i) {
+    if (planned.uses[i] || !computes(plan.update[i])) continue;
+    const auto t = static_cast<std::size_t>(usual_tasks[i]);
+    const double length = out.times[t].end - out.times[t].begin;
+    busy += length, step.slowed += length - out.tasks[t].length;
+  }
+  for (const TaskTime& time : out.times) step.total = std::max(step.total, time.end);
   step.exposed = step.total - busy;
+  out.of_operation = std::move(usual_tasks);
+  return out;
+}
+
+StepPrediction UpdateSimulation::predict(const Rates& rates, const DiskRates& disk, SlowRank slow) const {
+  expect(cluster_.nodes == 1 || rates.network.ports > 0, "several nodes have a network");
+  expect(disk.known() || !options_.plan.places.on_disk(), "the rates of the disk are known");
+  expect(slow.rank < cluster_.ranks(), "the slow rank is a rank of the cluster");
+  StepPrediction step = simulate(planned_.front(), rates, disk, slow).step;
+  if (planned_.size() > 1) {  // all micro-batches but the last take the same time
+    const StepPrediction two = simulate(planned_.back(), rates, disk, slow).step;
+    const double more = real(options_.plan.micro_batches - 1);
+    for (const auto part : parts) step.*part += more * (two.*part - step.*part);
+  }
+  step.host = rates.update;
+  step.total += step.host;
   return step;
 }
 
-}  // namespace
-
-StepPrediction predict_update(const Transformer& model, const ShardingOptions& options, MeshShape mesh, const Cluster& cluster,
-                              const GpuFigures& gpu, const DiskRates& disk, const Efficiency& efficiency) {
-  expect(cluster.nodes == 1 || gpu.network_bandwidth > 0, "several nodes have a network");
-  expect(disk.known() || !options.plan.places.on_disk(), "the rates of the disk are known");
-  const auto of_micro_batches = [&](std::size_t n) {
-    ShardingOptions fewer = options;
-    fewer.plan.micro_batches = n;
-    return simulate(model, plan_sharding(model, fewer, mesh), options, mesh, cluster, gpu, disk, efficiency);
-  };
-  const std::size_t K = options.plan.micro_batches;
-  if (K <= 2) return of_micro_batches(K);
-  // All micro-batches but the last take the same time.
-  const StepPrediction one = of_micro_batches(1), two = of_micro_batches(2);
-  const auto more = [&](double StepPrediction::*part) { return two.*part + real(K - 2) * (two.*part - one.*part); };
-  return {more(&StepPrediction::total),        more(&StepPrediction::products),  more(&StepPrediction::attention),
-          more(&StepPrediction::memory_bound), more(&StepPrediction::optimizer), more(&StepPrediction::communication),
-          more(&StepPrediction::offload),      more(&StepPrediction::disk),      more(&StepPrediction::exposed)};
+std::vector<SimulatedOperation> UpdateSimulation::operations(const Rates& rates, const DiskRates& disk) const {
+  const Planned& planned = planned_.back();
+  const Simulated simulated = simulate(planned, rates, disk, {});
+  std::vector<char> is_critical(simulated.tasks.size());
+  for (const int task : critical_path(simulated.tasks, simulated.times)) is_critical[static_cast<std::size_t>(task)] = true;
+  std::vector<SimulatedOperation> out;
+  for (std::size_t i = 0; i < planned.sharded.plan.update.size(); ++i) {
+    const auto task = static_cast<std::size_t>(simulated.of_operation[i]);
+    out.push_back({&planned.sharded.plan.update[i], simulated.times[task], is_critical[task] != 0});
+  }
+  return out;
 }
 
-double tokens_per_second(const StepPrediction& step, const ShardingOptions& options, const Cluster& cluster) {
-  return real(options.batch.rows() * options.plan.micro_batches) * cluster.ranks() / step.total;
+double UpdateSimulation::tokens_per_second(const StepPrediction& step) const {
+  return real(options_.batch.rows() * options_.plan.micro_batches) * cluster_.ranks() / step.total;
 }
 
-double predicted_mfu(const StepPrediction& step, const Transformer& model, const ShardingOptions& options,
-                     const GpuFigures& gpu) {
-  const double tokens = real(options.batch.rows() * options.plan.micro_batches);
-  return model.flops_per_token(options.batch.T) * tokens / step.total / gpu.flops(options.types.parameter);
-}
-
-nlohmann::json to_json(const GpuFigures& gpu) {
-  nlohmann::json reached;
-  for (const AssumedEfficiency& assumed : assumed_efficiencies)
-    reached[std::string(assumed.name)] = {{"fraction", assumed.fraction}, {"of", assumed.of}, {"source", assumed.source}};
-  return {{"name", gpu.name},
-          {"product", gpu.product},
-          {"flops_16bit", gpu.flops_16bit},
-          {"flops_fp32", gpu.flops_fp32},
-          {"memory_bytes", gpu.memory_bytes},
-          {"memory_bandwidth", gpu.memory_bandwidth},
-          {"link_bandwidth", gpu.link_bandwidth},
-          {"host_bandwidth", gpu.host_bandwidth},
-          {"network_bandwidth", gpu.network_bandwidth == 0 ? nlohmann::json() : nlohmann::json(gpu.network_bandwidth)},
-          {"source", gpu.source},
-          {"reached", reached},
-          {"measured", false}};
+double UpdateSimulation::mfu(const StepPrediction& step, const Rates& rates) const {
+  const double tokens = real(options_.batch.rows() * options_.plan.micro_batches);
+  return model_.flops_per_token(options_.batch.T) * tokens / step.total / rates.peak;
 }
 
 }  // namespace fsdp

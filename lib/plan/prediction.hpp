@@ -1,45 +1,19 @@
-// Predicts the time of an update on a GPU from the plan's operations and the GPU's datasheet, without measurements. The time of
-// an operation follows from its FLOPs and bytes. An operation starts when its stream is free and the operations that it waits
-// for have ended.
+// Predicts the time of an update: the operations of the plan, with the rates of a machine (rates.hpp), in a simulation of
+// streams, links and the computing that collectives slow down (schedule.hpp). docs/simulator.md describes the method and
+// compares it with published measurements of other programs.
 #pragma once
 
-#include <array>
-#include <string_view>
+#include <functional>
+#include <vector>
 
-#include <nlohmann/json_fwd.hpp>
-
-#include "device/gpu_figures.hpp"
+#include "plan/rates.hpp"
+#include "plan/schedule.hpp"
 #include "plan/sharding.hpp"
 #include "plan/traffic.hpp"
 
 namespace fsdp {
 
-/// The fraction of a figure of the datasheet that some work is assumed to reach. The sources that name an H200 are this
-/// program's measurements (docs/performance.md, 2026-11-26).
-struct AssumedEfficiency {
-  std::string_view name, work;  // in JSON and in text
-  double fraction;
-  std::string_view of, source;
-};
-inline constexpr std::array assumed_efficiencies = {
-    AssumedEfficiency{"products", "matrix products", 0.68, "the peak rate", "60 to 73 % on an H200 at its power limit"},
-    AssumedEfficiency{"attention_forward", "attention, forward", 0.25, "the peak rate", "21 to 25 % on an H200"},
-    AssumedEfficiency{"attention_backward", "attention, backward", 0.16, "the peak rate", "14 to 18 % on an H200"},
-    AssumedEfficiency{"memory", "other kernels, the optimizer", 0.65, "the memory bandwidth",
-                      "18 to 84 % on an H200, the optimizer 67 %"},
-    AssumedEfficiency{"transfers", "collectives, offloading", 0.80, "the link bandwidth",
-                      "not measured; usual for good libraries at large sizes"}};
-
-consteval double assumed_efficiency(std::string_view name) {
-  for (const AssumedEfficiency& assumed : assumed_efficiencies)
-    if (assumed.name == name) return assumed.fraction;
-  throw "the name is not in the table";
-}
-struct Efficiency {
-  double products = assumed_efficiency("products"), attention_forward = assumed_efficiency("attention_forward"),
-         attention_backward = assumed_efficiency("attention_backward"), memory = assumed_efficiency("memory"),
-         transfers = assumed_efficiency("transfers");
-};
+struct Costing;
 
 /// The rates of a node's disk, in bytes per second. The node's ranks share them. Reads and writes run at the same time.
 struct DiskRates {
@@ -47,28 +21,65 @@ struct DiskRates {
   bool known() const { return read > 0 && write > 0; }
 };
 
+/// A rank whose computing takes `factor` times as long as that of the others; rank -1: none.
+struct SlowRank {
+  int rank = -1;
+  double factor = 1;
+};
+
 /// Seconds of one update on one rank.
 struct StepPrediction {
   double total = 0;
-  // On the compute stream; with `exposed` they add up to `total`. The first three are of forward and backward.
-  double products = 0, attention = 0, memory_bound = 0, optimizer = 0;
+  // On the compute stream; with `slowed`, `exposed` and `host` they add up to `total`. The first three are of forward and
+  // backward, without recomputed activations.
+  double products = 0, attention = 0, memory_bound = 0, recomputation = 0, optimizer = 0;
+  double slowed = 0;         // what computing takes longer because collectives run at the same time
+  double exposed = 0;        // all time in which the compute stream does not compute
+  double host = 0;           // outside of the device
   double communication = 0;  // of all collectives
   double offload = 0;        // of copies from and to host memory, added up although the two directions overlap
   double disk = 0;           // of reads and writes of files, added up in the same way
-  double exposed = 0;        // all time in which the compute stream does not compute
 };
 
-/// `gpu.network_bandwidth` must not be 0 if the cluster has several nodes. `disk` must be known if state is in a file.
-StepPrediction predict_update(const Transformer& model, const ShardingOptions& options, MeshShape mesh, const Cluster& cluster,
-                              const GpuFigures& gpu, const DiskRates& disk = {}, const Efficiency& efficiency = {});
+/// The time and the part of each operation of a simulated update, for drawings and the critical path.
+struct SimulatedOperation {
+  const Operation* operation;
+  TaskTime time;
+  bool is_critical;  // it is on the critical path
+};
 
-/// Returns the tokens per second of all ranks.
-double tokens_per_second(const StepPrediction& step, const ShardingOptions& options, const Cluster& cluster);
-/// Returns the model FLOPs per second as a share of the GPU's peak (docs/glossary.md: MFU).
-double predicted_mfu(const StepPrediction& step, const Transformer& model, const ShardingOptions& options,
-                     const GpuFigures& gpu);
+/// One update, planned once, to be simulated with different rates.
+class UpdateSimulation {
+ public:
+  using CostOf = std::function<Cost(const Operation&, const Costing&)>;
+  /// `model` must outlive this object. `cost` replaces the costs of the plan's operations, to predict other programs.
+  UpdateSimulation(const Transformer& model, const ShardingOptions& options, MeshShape mesh, const Cluster& cluster,
+                   const CostOf& cost = nullptr);
 
-/// Returns the GPU's figures and the assumed efficiencies.
-nlohmann::json to_json(const GpuFigures& gpu);
+  /// `rates.network` must have ports if the cluster has several nodes. `disk` must be known if state is in a file.
+  StepPrediction predict(const Rates& rates, const DiskRates& disk = {}, SlowRank slow = {}) const;
+  /// The operations of an update with at most two micro-batches, in the order of the plan. They live as long as this object.
+  std::vector<SimulatedOperation> operations(const Rates& rates, const DiskRates& disk = {}) const;
+
+  /// Returns the tokens per second of all ranks.
+  double tokens_per_second(const StepPrediction& step) const;
+  /// Returns the model FLOPs per second as a share of the peak (docs/glossary.md: MFU).
+  double mfu(const StepPrediction& step, const Rates& rates) const;
+
+ private:
+  struct Planned {
+    ShardedPlan sharded;
+    std::vector<Cost> costs;
+    std::vector<std::optional<CollectiveUse>> uses;
+  };
+  struct Simulated;
+  Simulated simulate(const Planned& planned, const Rates& rates, const DiskRates& disk, SlowRank slow) const;
+
+  const Transformer& model_;
+  ShardingOptions options_;
+  MeshShape mesh_;
+  Cluster cluster_;
+  std::vector<Planned> planned_;  // with one micro-batch and with two; or only with as many as the options have, up to two
+};
 
 }  // namespace fsdp

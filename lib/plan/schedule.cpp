@@ -1,24 +1,175 @@
 #include "plan/schedule.hpp"
 
 #include <algorithm>
+#include <array>
+#include <limits>
+
+#include "base/error.hpp"
 
 namespace fsdp {
 
-std::vector<TaskTime> schedule(std::span<const Task> tasks) {
-  int queues = 0;
-  for (const Task& task : tasks) queues = std::max({queues, task.queue + 1, task.also + 1});
-  std::vector<double> free_at(static_cast<std::size_t>(queues));
-  std::vector<TaskTime> times;
-  times.reserve(tasks.size());
-  for (const Task& task : tasks) {
-    double& queue = free_at[static_cast<std::size_t>(task.queue)];
-    double& other = task.also < 0 ? queue : free_at[static_cast<std::size_t>(task.also)];
-    double begin = std::max(queue, other);
-    for (const int w : task.waits) begin = std::max(begin, times[static_cast<std::size_t>(w)].end);
-    queue = other = begin + task.length;
-    times.push_back({begin, queue});
+namespace {
+
+constexpr int most_classes = 8;  // bits of Task::classes
+constexpr double never = std::numeric_limits<double>::infinity();
+
+class Simulation {
+ public:
+  explicit Simulation(std::span<const Task> tasks) : tasks_(tasks), times_(tasks.size()), states_(tasks.size()) {
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+      const Task& task = tasks[i];
+      State& state = states_[i];
+      for (const int earlier : task.waits)
+        if (!states_[at(earlier)].is_after(i)) states_[at(earlier)].next.push_back(static_cast<int>(i)), ++state.missing;
+      for (int c = 0; c < most_classes; ++c) {
+        if (!(task.classes >> c & 1)) continue;
+        const auto queue = static_cast<std::size_t>(task.queue * most_classes + c);
+        if (last_of_queue_.size() <= queue) last_of_queue_.resize(queue + 1, -1);
+        if (const int before = last_of_queue_[queue]; before >= 0 && !states_[at(before)].is_after(i))
+          states_[at(before)].next.push_back(static_cast<int>(i)), ++state.missing;
+        last_of_queue_[queue] = static_cast<int>(i);
+      }
+      if (task.link >= 0) links_ = std::max(links_, task.link + 1);
+    }
+    link_is_busy_.resize(static_cast<std::size_t>(links_) * most_classes);
   }
-  return times;
+
+  std::vector<TaskTime> run() {
+    for (std::size_t i = 0; i < tasks_.size(); ++i)
+      if (states_[i].missing == 0) become_ready(static_cast<int>(i));
+    begin_those_with_free_links();
+    change_rates();
+    while (!running_.empty()) {
+      now_ = never;
+      for (const int i : running_) now_ = std::min(now_, times_[at(i)].end);
+      std::erase_if(running_, [&](int i) { return times_[at(i)].end <= now_ && (ended_.push_back(i), true); });
+      std::ranges::sort(ended_);
+      for (const int i : ended_) end(i);
+      ended_.clear();
+      begin_those_with_free_links();
+      change_rates();
+    }
+    return std::move(times_);
+  }
+
+ private:
+  struct State {
+    std::vector<int> next;                 // tasks that wait for this one
+    int missing = 0;                       // tasks that this one waits for
+    double ready = 0;                      // when none was missing any more
+    double rate = 1, since = 0, done = 0;  // of a running task: its rate since this time, and its work until then
+    bool is_after(std::size_t i) const { return !next.empty() && next.back() == static_cast<int>(i); }
+  };
+  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+  void become_ready(int i) {
+    states_[at(i)].ready = now_;
+    if (tasks_[at(i)].link < 0)
+      begin(i);
+    else
+      waiting_.push_back(i);
+  }
+
+  void begin(int i) {
+    const Task& task = tasks_[at(i)];
+    times_[at(i)] = {now_, now_ + task.length};
+    states_[at(i)].since = now_;
+    running_.push_back(i);
+    occupy(task, true);
+    if (task.slows > 0 || task.is_slowed) rates_change_ = true;
+  }
+
+  void end(int i) {
+    occupy(tasks_[at(i)], false);
+    if (tasks_[at(i)].slows > 0) rates_change_ = true;
+    for (const int next : states_[at(i)].next)
+      if (--states_[at(next)].missing == 0) become_ready(next);
+  }
+
+  void occupy(const Task& task, bool busy) {
+    if (task.link < 0) return;
+    for (int c = 0; c < most_classes; ++c)
+      if (task.classes >> c & 1) link_is_busy_[at(task.link * most_classes + c)] = busy;
+  }
+  bool is_free(const Task& task) const {
+    for (int c = 0; c < most_classes; ++c)
+      if ((task.classes >> c & 1) && link_is_busy_[at(task.link * most_classes + c)]) return false;
+    return true;
+  }
+
+  void begin_those_with_free_links() {
+    std::ranges::sort(waiting_, {}, [&](int i) { return std::pair(states_[at(i)].ready, i); });
+    std::erase_if(waiting_, [&](int i) { return is_free(tasks_[at(i)]) && (begin(i), true); });
+  }
+
+  /// Computes the ends of slowed tasks again, if a task that slows others has begun or ended.
+  void change_rates() {
+    if (!rates_change_) return;
+    rates_change_ = false;
+    std::array<double, most_classes> slowed{};
+    for (const int i : running_)
+      for (int c = 0; c < most_classes; ++c)
+        if (tasks_[at(i)].classes >> c & 1) slowed[at(c)] = std::max(slowed[at(c)], tasks_[at(i)].slows);
+    for (const int i : running_) {
+      const Task& task = tasks_[at(i)];
+      if (!task.is_slowed) continue;
+      double rate = 1;
+      for (int c = 0; c < most_classes; ++c)
+        if (task.classes >> c & 1) rate = std::min(rate, 1 - slowed[at(c)]);
+      State& state = states_[at(i)];
+      if (rate == state.rate) continue;
+      state.done += (now_ - state.since) * state.rate;
+      state.since = now_, state.rate = rate;
+      times_[at(i)].end = now_ + std::max(0.0, task.length - state.done) / rate;
+    }
+  }
+
+  const std::span<const Task> tasks_;
+  std::vector<TaskTime> times_;
+  std::vector<State> states_;
+  std::vector<int> last_of_queue_;
+  int links_ = 0;
+  std::vector<char> link_is_busy_;  // by link and class
+  std::vector<int> waiting_;        // for links
+  std::vector<int> running_, ended_;
+  double now_ = 0;
+  bool rates_change_ = false;
+};
+
+}  // namespace
+
+std::vector<TaskTime> schedule(std::span<const Task> tasks) {
+  for (const Task& task : tasks) expect(task.slows >= 0 && task.slows < 1, "a task slows others by less than their whole rate");
+  return Simulation(tasks).run();
+}
+
+std::vector<int> critical_path(std::span<const Task> tasks, std::span<const TaskTime> times) {
+  std::vector<int> path;
+  int last = -1;
+  for (std::size_t i = 0; i < times.size(); ++i)
+    if (last < 0 || times[i].end > times[static_cast<std::size_t>(last)].end) last = static_cast<int>(i);
+  // A task begins when another one ends: one that it waits for, or one before it in its queue or link.
+  const auto precedes = [&](std::size_t i, std::size_t j) {
+    if (times[i].end != times[j].begin) return false;
+    const bool meet = tasks[i].classes & tasks[j].classes;
+    return (meet && (tasks[i].queue == tasks[j].queue || (tasks[i].link >= 0 && tasks[i].link == tasks[j].link))) ||
+           std::ranges::find(tasks[j].waits, static_cast<int>(i)) != tasks[j].waits.end();
+  };
+  std::vector<std::size_t> by_end(times.size());
+  for (std::size_t i = 0; i < by_end.size(); ++i) by_end[i] = i;
+  std::ranges::stable_sort(by_end, {}, [&](std::size_t i) { return times[i].end; });
+  std::vector<char> is_on_path(times.size());
+  while (last >= 0) {
+    path.push_back(last);
+    const auto j = static_cast<std::size_t>(last);
+    is_on_path[j] = true;  // tasks without length may end when they begin
+    last = -1;
+    const auto same_end = std::ranges::equal_range(by_end, times[j].begin, {}, [&](std::size_t i) { return times[i].end; });
+    for (const std::size_t i : same_end)
+      if (!is_on_path[i] && precedes(i, j)) last = static_cast<int>(i);
+  }
+  std::ranges::reverse(path);
+  return path;
 }
 
 }  // namespace fsdp

@@ -1,23 +1,33 @@
-// When the operations of a list begin and end, if their lengths are known. Timelines, predictions and figures use it.
+// When the tasks of a list begin and end, if their lengths are known: a simulation of events. Timelines, predictions and
+// figures use it.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
 namespace fsdp {
 
-/// An operation as a schedule sees it.
+/// A piece of work, for example an operation of a plan. Ranks that are alike share one copy of their tasks: a class of ranks.
+/// Each class has its own queues and links.
 struct Task {
   int queue = 0;                    // a queue does one task at a time, in the order of the list; for example a stream
-  int also = -1;                    // a second queue that the task needs at the same time, for example the links; -1: none
-  double length = 0;                // in any unit
+  int link = -1;                    // a link does one task at a time: the one that was ready first; -1: the task needs none
+  std::uint8_t classes = 1;         // bit c: the task occupies the queue and the link of the ranks of class c
+  double length = 0;                // in any unit, at the full rate
+  double slows = 0;                 // while it runs, tasks with `is_slowed` of its classes run at the rate 1 - slows; below 1
+  bool is_slowed = false;           // of several tasks that slow it at the same time, the largest value counts
   std::span<const int> waits = {};  // indices of earlier tasks; the task begins when they have ended
 };
 struct TaskTime {
   double begin = 0, end = 0;
 };
-/// The times of the tasks, from 0. Each begins as soon as its queues are free and the tasks that it waits for have ended. Pure
-/// function.
+/// The times of the tasks, from 0. Each begins as soon as its queues and links are free and the tasks that it waits for have
+/// ended. A link that is free serves the task that has been ready longest; of equals, the first of the list. Pure function.
 std::vector<TaskTime> schedule(std::span<const Task> tasks);
+
+/// The indices of the tasks that determine the end of the schedule: from the last task back, each began when the one before it
+/// ended. In ascending order of time. Pure function.
+std::vector<int> critical_path(std::span<const Task> tasks, std::span<const TaskTime> times);
 
 }  // namespace fsdp

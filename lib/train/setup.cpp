@@ -458,14 +458,21 @@ nlohmann::json start_fields(const RunContext& run, const Machine& machine, const
   if (!run.options.trace.file.empty()) fields["trace"] = whole_path(run.options.trace.file);
   const GpuFigures* const gpu = is_host(machine.kind) ? nullptr : figures_of(machine.device->description());
   const bool one_node = machine.node->size() == run.world.size();
-  if (gpu && even_nodes && (one_node || gpu->network_bandwidth > 0) && !run.options.sharding.plan.places.on_disk()) {
+  if (gpu && even_nodes && (one_node || !gpu->network.empty()) && !run.options.sharding.plan.places.on_disk()) {
     const Cluster cluster = {run.world.size() / machine.node->size(), machine.node->size(), Between::nodes};
     ShardingOptions sharding = run.options.sharding;
     if (data) sharding.batch.T = std::max<std::size_t>(1, std::llround(data->padding.columns(sharding.batch.T)));
-    const StepPrediction step = predict_update(model.transformer(), sharding, model.mesh().shape, cluster, *gpu);
-    fields["predicted"] = {{"total", step.total},         {"products", step.products},
-                           {"attention", step.attention}, {"memory_bound", step.memory_bound},
-                           {"optimizer", step.optimizer}, {"exposed", step.exposed}};
+    const Rates rates = rates_of(*gpu, model.transformer(), sharding.types.parameter, network_of(*gpu));
+    const StepPrediction step = UpdateSimulation(model.transformer(), sharding, model.mesh().shape, cluster).predict(rates);
+    fields["predicted"] = {{"total", step.total},
+                           {"products", step.products},
+                           {"attention", step.attention},
+                           {"memory_bound", step.memory_bound},
+                           {"recomputation", step.recomputation},
+                           {"optimizer", step.optimizer},
+                           {"slowed", step.slowed},
+                           {"exposed", step.exposed},
+                           {"host", step.host}};
   }
   return fields;
 }

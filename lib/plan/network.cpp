@@ -1,0 +1,120 @@
+#include "plan/network.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <vector>
+
+#include "base/format.hpp"
+#include "base/user_error.hpp"
+#include "files/json.hpp"
+
+namespace fsdp {
+
+namespace {
+
+constexpr double bytes_of_gbit = 1e9 / 8;
+constexpr int most_ports = 64;
+constexpr double most_gbit = 10'000, most_hop_us = 10'000;
+
+const std::array networks = {
+    Network{.name = "dgx-a100", .ports = 8, .port_bandwidth = 200 * bytes_of_gbit, .source = "NVIDIA DGX A100 datasheet"},
+    Network{.name = "dgx-h100", .ports = 8, .port_bandwidth = 400 * bytes_of_gbit, .source = "NVIDIA DGX H100 datasheet"},
+    Network{.name = "dgx-h200", .ports = 8, .port_bandwidth = 400 * bytes_of_gbit, .source = "NVIDIA DGX H200 datasheet"},
+    Network{.name = "dgx-b200", .ports = 8, .port_bandwidth = 400 * bytes_of_gbit, .source = "NVIDIA DGX B200 datasheet"},
+    Network{
+        .name = "efa-p4d", .ports = 4, .port_bandwidth = 100 * bytes_of_gbit, .source = "Amazon EC2 P4d: 4 adapters of EFA"},
+    Network{.name = "alps",
+            .ports = 4,
+            .port_bandwidth = 200 * bytes_of_gbit,
+            .source = "CSCS Alps: a Slingshot adapter for each of 4 GH200"},
+    Network{.name = "ethernet-100", .ports = 1, .port_bandwidth = 100 * bytes_of_gbit, .source = "one port of 100 Gbit/s"}};
+
+std::string names() {
+  std::vector<std::string> all;
+  for (const Network& network : networks) all.push_back(network.name);
+  return format("{}", fmt::join(all, ", "));
+}
+
+template <class Number>
+std::optional<Number> number_of(std::string_view text) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+/// Throws UserError if the values are impossible. `what` names the network in the message.
+Network checked(Network network, double gbit, const std::string& what) {
+  if (!(network.ports >= 1 && network.ports <= most_ports && gbit > 0 && gbit <= most_gbit))
+    throw UserError(format("{} has {} of {:g} Gbit/s, which no node has (1 to {} ports of up to {:g} Gbit/s); correct it", what,
+                           plural(network.ports, "port"), gbit, most_ports, most_gbit));
+  if (!(network.hop >= 0 && network.hop <= 1e-6 * most_hop_us))
+    throw UserError(format("{} has hops of {:g} us; give 0 to {:g}", what, 1e6 * network.hop, most_hop_us));
+  if (!(network.decay >= 0 && network.decay <= 1))
+    throw UserError(format("{} has a decay of {:g}; give 0 to 1", what, network.decay));
+  network.port_bandwidth = gbit * bytes_of_gbit;
+  return network;
+}
+
+Network network_in_file(const std::string& path) {
+  const nlohmann::json json = read_json_file(path);
+  if (!json.is_object())
+    throw UserError(path + " is no JSON object with the fields ports and gbit; write one, or name a network");
+  Network network{.name = path, .source = path};
+  double gbit = 0;
+  for (const auto& [key, value] : json.items()) {
+    const double number = value.is_number() ? value.get<double>() : std::nan("");
+    if (key == "name" && value.is_string())
+      network.name = value.get<std::string>();
+    else if (std::isnan(number))
+      throw UserError(format("{}: {} is not a number; correct it", path, json_excerpt(key)));
+    else if (key == "ports" && value.is_number_integer())
+      network.ports = number >= 0 && number <= most_ports ? static_cast<int>(number) : most_ports + 1;
+    else if (key == "gbit")
+      gbit = number;
+    else if (key == "hop_us")
+      network.hop = 1e-6 * number;
+    else if (key == "decay")
+      network.decay = number;
+    else
+      throw UserError(format("{}: unknown field {} (known are name, ports, a whole number, gbit, hop_us and decay); remove it",
+                             path, json_excerpt(key)));
+  }
+  return checked(std::move(network), gbit, path);
+}
+
+}  // namespace
+
+std::span<const Network> known_networks() { return networks; }
+
+const Network* find_network(std::string_view name) {
+  const auto found = std::ranges::find(networks, name, &Network::name);
+  return found == networks.end() ? nullptr : &*found;
+}
+
+Network read_network(std::string_view text) {
+  if (const Network* const known = find_network(text)) return *known;
+  if (const std::size_t x = text.find('x'); x != std::string_view::npos) {
+    const auto ports = number_of<int>(text.substr(0, x));
+    const auto gbit = number_of<double>(text.substr(x + 1));
+    if (ports && gbit)
+      return checked({.name = std::string(text), .ports = *ports, .source = "as given"}, *gbit, std::string(text));
+  }
+  const std::string path(text);
+  if (kind_of(path) == PathKind::missing)
+    throw UserError(
+        format("unknown network {} (known are {}); give one of these, PORTSxGBIT such as 4x200, or the path of a JSON file "
+               "with the fields ports and gbit",
+               text, names()));
+  return network_in_file(path);
+}
+
+nlohmann::json to_json(const Network& network) {
+  return {{"name", network.name},        {"ports", network.ports}, {"gbit", network.port_bandwidth / bytes_of_gbit},
+          {"hop_us", 1e6 * network.hop}, {"decay", network.decay}, {"source", network.source}};
+}
+
+}  // namespace fsdp

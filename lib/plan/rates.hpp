@@ -1,0 +1,112 @@
+// How fast a machine does the operations of a plan: the constants of a prediction, each with its source. They come from
+// datasheets, published measurements and ten fitted updates (docs/simulator.md), or from a measurement of the machine itself.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "device/gpu_figures.hpp"
+#include "nn/transformer.hpp"
+#include "nn/work.hpp"
+#include "plan/network.hpp"
+#include "plan/traffic.hpp"
+
+namespace fsdp {
+
+struct Rate {
+  double value = 0;
+  std::string source = {};
+  operator double() const { return value; }
+};
+
+/// FLOP/s of causal attention, where FLOPs count the half that is not masked: 2 products forward and 5 backward.
+struct AttentionRates {
+  /// Forward and backward together, for sequences of 512, 1k, 2k, 4k, 8k and 16k tokens. Between them the rate is interpolated
+  /// in log2 T; outside it is constant. Heads of 96 and more use head_128.
+  std::array<double, 6> head_64{}, head_128{};
+  double forward_to_backward = 1.3;  // the ratio of the two rates
+  std::string source = {};
+
+  double both(std::size_t tokens, std::size_t head_size) const;
+  double backward(std::size_t tokens, std::size_t head_size) const {
+    return both(tokens, head_size) * (1 / forward_to_backward + 2.5) / 3.5;
+  }
+  double forward(std::size_t tokens, std::size_t head_size) const { return forward_to_backward * backward(tokens, head_size); }
+};
+
+/// Which operations run at the same time: each stream by itself; one thread computes and another one does the rest in the order
+/// of the plan; or one thread does all (CPUs, by default).
+enum class Queues { streams, thread, one };
+
+/// Bytes, bytes per second, FLOP/s and seconds of one rank. Rates of products and attention are for one type of numbers.
+struct Rates {
+  std::string machine;
+  DType type = DType::bf16;
+  double peak = 0;   // FLOP/s, for MFU
+  double watts = 0;  // of a GPU; 0: unknown
+
+  Rate products;      // of a product with a long sum
+  Rate product_half;  // k: a product whose sum has K terms takes 1 + k / K times as long as its FLOPs
+  Rate fp32_products;
+  AttentionRates attention;
+  Rate memory;     // of other kernels in forward and backward
+  Rate optimizer;  // of the optimizer and of roundings
+  Rate host_link;  // between device and host memory, in one direction
+  Rate launch;     // of a kernel, for programs that the host limits
+  Rate update;     // per update, outside of the device
+  Rate spread;     // the standard deviation of the devices' speeds; `products` and others are those of 8 devices together
+
+  Rate ring;           // in a node: bytes sent by a rank per second
+  Rate call;           // of a collective
+  Rate hop;            // of a ring in a node; that of the network is in `network`
+  Rate network_share;  // of a port's bandwidth, which payload reaches
+  Network network;
+  Rate interference;  // the part of its rate that computing loses while a collective runs at the rate of `ring`
+  Rate copies;        // bytes that are copied around a reduction, for each element
+  Queues queues = Queues::streams;
+};
+
+/// The rates of fsdp on a GPU, with a network (its `ports` are 0 if the cluster has one node). `watts` is the power limit; 0
+/// means the highest. Model: the width determines the rate of row kernels, and the device's traits which attention it uses.
+Rates rates_of(const GpuFigures& gpu, const Transformer& model, DType type, const Network& network, double watts = 0);
+
+/// The network of NVIDIA's own system with this GPU; without ports if there is none.
+Network network_of(const GpuFigures& gpu);
+
+/// The seconds of an operation. If the host's launches take longer than the work, `total` is more than the sum.
+struct CostTime {
+  double products = 0, attention = 0, memory = 0, total = 0;
+};
+/// The time of an operation that is not a collective, load or unload. `bandwidth` is Rates::memory or Rates::optimizer.
+CostTime time_of(const Cost& cost, const Rates& rates, double bandwidth);
+
+/// A group of ranks: so many of its ranks are on each of so many nodes.
+struct RingGroup {
+  int ranks = 1, nodes = 1, on_each_node = 1;
+  double share_of_node = 1;  // on_each_node / all ranks of a node: all groups of an axis use the node's ports at the same time
+};
+RingGroup ring_group(GroupAxis axis, MeshShape mesh, const Cluster& cluster);
+/// Bytes per second of a ring over the group.
+double ring_bandwidth(const RingGroup& group, const Rates& rates);
+/// Returns the seconds of a collective of a group, with NCCL's rings or, for sums in canonical order, with the messages that
+/// traffic.hpp counts.
+double collective_seconds(const CollectiveUse& use, MeshShape mesh, const Cluster& cluster, const Rates& rates);
+/// The part of its rate that computing loses while this collective runs.
+double interference_of(const RingGroup& group, const Rates& rates);
+/// The expected maximum of n standard normal numbers (Blom 1958) less that of 8; 0 for fewer.
+double slowest_of(int ranks);
+
+/// The constants that matter for a user, for tables.
+struct NamedRate {
+  std::string name, value, source;
+};
+std::vector<NamedRate> named_rates(const Rates& rates);
+/// All constants with their sources.
+nlohmann::json to_json(const Rates& rates);
+nlohmann::json to_json(const GpuFigures& gpu);
+
+}  // namespace fsdp
