@@ -108,6 +108,9 @@ std::string prediction_table(const PlanTable& table) {
   const Rates& rates = *table.rates;
   std::vector<Cells> constants;
   for (const NamedRate& rate : named_rates(rates)) constants.push_back({"  " + rate.name, rate.value, rate.source});
+  if (const DiskRates& disk = table.options.nvme_bandwidth; disk.known())
+    constants.push_back(
+        {"  a node's disk", format("{:.3g} and {:.3g} GB/s", disk.read, disk.write), "reads and writes: --nvme-bandwidth"});
   std::vector<Cells> rows = {
       {"", "ms per", "tokens", "", "pro-", "atten-", "memory-", "recom-", "opti-", "", "", "", ""},
       {"  strategy", "update", "/s", "MFU", "ducts", "tion", "bound", "puted", "mizer", "slowed", "waits", "host", "fits"}};
@@ -496,6 +499,7 @@ nlohmann::json to_json(const PlanTable& table) {
                         {"nodes", o.cluster.nodes},
                         {"ranks_per_node", o.cluster.ranks_per_node},
                         {"gpu", o.gpu ? to_json(*o.gpu) : nlohmann::json()},
+                        {"rates", table.rates ? to_json(*table.rates) : nlohmann::json()},
                         {"memory_limit", o.memory_limit == 0 ? nlohmann::json() : nlohmann::json(o.memory_limit)},
                         {"least_communicating", nullptr},
                         {"strategies", nlohmann::json::array()},

@@ -11,14 +11,14 @@ namespace fsdp {
 
 /// What connects a node to others. All ranks of a node share its ports equally.
 struct Network {
-  std::string name;
+  std::string name = {};
   int ports = 0;              // of a node; 0: no network
   double port_bandwidth = 0;  // bytes per second of a port, in one direction
   double hop = 14e-6;         // seconds for a hop of NCCL's ring (src/graph/tuning.cc: ring, protocol Simple, between nodes)
   /// The ring's bandwidth on m nodes is proportional to (m / 2)^-decay. 0.094 fits reduce-scatters on 4 to 128 nodes of H100
   /// (NCCL, issue 1229: 360 to 260 GB/s).
   double decay = 0.094;
-  std::string source;
+  std::string source = {};
 
   double node_bandwidth() const { return ports * port_bandwidth; }
 };

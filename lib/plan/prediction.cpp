@@ -184,7 +184,7 @@ std::vector<SimulatedOperation> UpdateSimulation::operations(const Rates& rates,
   const Planned& planned = planned_.back();
   const Simulated simulated = simulate(planned, rates, disk, {});
   std::vector<char> is_critical(simulated.tasks.size());
-  for (const int task : critical_path(simulated.tasks, simulated.times)) is_critical[static_cast<std::size_t>(task)] = true;
+  for (const int task : critical_path(simulated.times)) is_critical[static_cast<std::size_t>(task)] = true;
   std::vector<SimulatedOperation> out;
   for (std::size_t i = 0; i < planned.sharded.plan.update.size(); ++i) {
     const auto task = static_cast<std::size_t>(simulated.of_operation[i]);

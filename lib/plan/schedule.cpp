@@ -32,11 +32,12 @@ class Simulation {
       if (task.link >= 0) links_ = std::max(links_, task.link + 1);
     }
     link_is_busy_.resize(static_cast<std::size_t>(links_) * most_classes);
+    freed_by_.resize(link_is_busy_.size(), -1);
   }
 
   std::vector<TaskTime> run() {
     for (std::size_t i = 0; i < tasks_.size(); ++i)
-      if (states_[i].missing == 0) become_ready(static_cast<int>(i));
+      if (states_[i].missing == 0) become_ready(static_cast<int>(i), -1);
     begin_those_with_free_links();
     change_rates();
     while (!running_.empty()) {
@@ -62,8 +63,10 @@ class Simulation {
   };
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
-  void become_ready(int i) {
+  /// `after`: the task whose end was the last that this one waited for.
+  void become_ready(int i, int after) {
     states_[at(i)].ready = now_;
+    times_[at(i)].after = after;
     if (tasks_[at(i)].link < 0)
       begin(i);
     else
@@ -72,24 +75,31 @@ class Simulation {
 
   void begin(int i) {
     const Task& task = tasks_[at(i)];
-    times_[at(i)] = {now_, now_ + task.length};
+    times_[at(i)].begin = now_, times_[at(i)].end = now_ + task.length;
     states_[at(i)].since = now_;
     running_.push_back(i);
-    occupy(task, true);
+    occupy(i, true);
     if (task.slows > 0 || task.is_slowed) rates_change_ = true;
   }
 
   void end(int i) {
-    occupy(tasks_[at(i)], false);
+    occupy(i, false);
     if (tasks_[at(i)].slows > 0) rates_change_ = true;
     for (const int next : states_[at(i)].next)
-      if (--states_[at(next)].missing == 0) become_ready(next);
+      if (--states_[at(next)].missing == 0) become_ready(next, i);
   }
 
-  void occupy(const Task& task, bool busy) {
+  void occupy(int i, bool busy) {
+    const Task& task = tasks_[at(i)];
     if (task.link < 0) return;
-    for (int c = 0; c < most_classes; ++c)
-      if (task.classes >> c & 1) link_is_busy_[at(task.link * most_classes + c)] = busy;
+    for (int c = 0; c < most_classes; ++c) {
+      if (!(task.classes >> c & 1)) continue;
+      const std::size_t link = at(task.link * most_classes + c);
+      if (busy && states_[at(i)].ready < now_ && freed_by_[link] >= 0 && times_[at(freed_by_[link])].end == now_)
+        times_[at(i)].after = freed_by_[link];  // it waited for the link
+      if (!busy) freed_by_[link] = i;
+      link_is_busy_[link] = busy;
+    }
   }
   bool is_free(const Task& task) const {
     for (int c = 0; c < most_classes; ++c)
@@ -130,6 +140,7 @@ class Simulation {
   std::vector<int> last_of_queue_;
   int links_ = 0;
   std::vector<char> link_is_busy_;  // by link and class
+  std::vector<int> freed_by_;       // likewise: the task that used the link last
   std::vector<int> waiting_;        // for links
   std::vector<int> running_, ended_;
   double now_ = 0;
@@ -143,31 +154,11 @@ std::vector<TaskTime> schedule(std::span<const Task> tasks) {
   return Simulation(tasks).run();
 }
 
-std::vector<int> critical_path(std::span<const Task> tasks, std::span<const TaskTime> times) {
+std::vector<int> critical_path(std::span<const TaskTime> times) {
   std::vector<int> path;
-  int last = -1;
-  for (std::size_t i = 0; i < times.size(); ++i)
-    if (last < 0 || times[i].end > times[static_cast<std::size_t>(last)].end) last = static_cast<int>(i);
-  // A task begins when another one ends: one that it waits for, or one before it in its queue or link.
-  const auto precedes = [&](std::size_t i, std::size_t j) {
-    if (times[i].end != times[j].begin) return false;
-    const bool meet = tasks[i].classes & tasks[j].classes;
-    return (meet && (tasks[i].queue == tasks[j].queue || (tasks[i].link >= 0 && tasks[i].link == tasks[j].link))) ||
-           std::ranges::find(tasks[j].waits, static_cast<int>(i)) != tasks[j].waits.end();
-  };
-  std::vector<std::size_t> by_end(times.size());
-  for (std::size_t i = 0; i < by_end.size(); ++i) by_end[i] = i;
-  std::ranges::stable_sort(by_end, {}, [&](std::size_t i) { return times[i].end; });
-  std::vector<char> is_on_path(times.size());
-  while (last >= 0) {
-    path.push_back(last);
-    const auto j = static_cast<std::size_t>(last);
-    is_on_path[j] = true;  // tasks without length may end when they begin
-    last = -1;
-    const auto same_end = std::ranges::equal_range(by_end, times[j].begin, {}, [&](std::size_t i) { return times[i].end; });
-    for (const std::size_t i : same_end)
-      if (!is_on_path[i] && precedes(i, j)) last = static_cast<int>(i);
-  }
+  const auto last = std::ranges::max_element(times, {}, &TaskTime::end);
+  int i = last == times.end() ? -1 : static_cast<int>(last - times.begin());
+  for (; i >= 0; i = times[static_cast<std::size_t>(i)].after) path.push_back(i);
   std::ranges::reverse(path);
   return path;
 }

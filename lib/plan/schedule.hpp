@@ -21,13 +21,13 @@ struct Task {
 };
 struct TaskTime {
   double begin = 0, end = 0;
+  int after = -1;  // the task whose end let it begin; -1: it began at once
 };
 /// The times of the tasks, from 0. Each begins as soon as its queues and links are free and the tasks that it waits for have
 /// ended. A link that is free serves the task that has been ready longest; of equals, the first of the list. Pure function.
 std::vector<TaskTime> schedule(std::span<const Task> tasks);
 
-/// The indices of the tasks that determine the end of the schedule: from the last task back, each began when the one before it
-/// ended. In ascending order of time. Pure function.
-std::vector<int> critical_path(std::span<const Task> tasks, std::span<const TaskTime> times);
+/// The indices of the tasks that determine the end of a schedule: each began when the one before it ended. Pure function.
+std::vector<int> critical_path(std::span<const TaskTime> times);
 
 }  // namespace fsdp

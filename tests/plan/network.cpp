@@ -1,0 +1,51 @@
+// Networks by name, by ports and Gbit/s, and from files.
+#include <boost/test/unit_test.hpp>
+#include <nlohmann/json.hpp>
+
+#include "plan/network.hpp"
+#include "support/files.hpp"
+#include "support/messages.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+
+BOOST_AUTO_TEST_CASE(known_names) {
+  for (const Network& network : known_networks()) {
+    BOOST_TEST(read_network(network.name).node_bandwidth() == network.node_bandwidth());
+    BOOST_TEST((network.ports > 0 && !network.source.empty()));
+  }
+  BOOST_TEST(read_network("dgx-h100").node_bandwidth() == 8 * 50e9);
+  BOOST_TEST(read_network("alps").node_bandwidth() == 4 * 25e9);
+}
+
+BOOST_AUTO_TEST_CASE(ports_times_gigabits) {
+  const Network network = read_network("4x12.5");
+  BOOST_TEST(network.ports == 4);
+  BOOST_TEST(network.port_bandwidth == 12.5e9 / 8);
+  BOOST_TEST(network.hop == 14e-6);
+  for (const char* wrong : {"0x400", "8x0", "8x-1", "1000x400", "8x1e9", "8xnan"})
+    CHECK_CONTAINS(message_of([&] { read_network(wrong); }), "which no node has");
+  for (const char* wrong : {"8x", "x400", "8*400", "dgx", "8x400x2"})
+    CHECK_CONTAINS(message_of([&] { read_network(wrong); }), "dgx-h100");
+}
+
+BOOST_AUTO_TEST_CASE(files) {
+  const TemporaryFolder folder;
+  const auto file = [&](const char* text) {
+    write_file(folder / "network.json", text);
+    return (folder / "network.json").string();
+  };
+  const Network network = read_network(file(R"({"name": "ours", "ports": 2, "gbit": 100, "hop_us": 5, "decay": 0.2})"));
+  BOOST_TEST(network.name == "ours");
+  BOOST_TEST(network.node_bandwidth() == 25e9);
+  BOOST_TEST(network.hop == 1e-6 * 5);
+  BOOST_TEST(network.decay == 0.2);
+  CHECK_CONTAINS(message_of([&] { read_network(file(R"({"ports": 2, "gbit": 100, "rate": 5})")); }), "unknown field");
+  CHECK_CONTAINS(message_of([&] { read_network(file(R"({"ports": "2", "gbit": 100})")); }), "not a number");
+  CHECK_CONTAINS(message_of([&] { read_network(file(R"({"ports": 2.5, "gbit": 100})")); }), "unknown field");
+  CHECK_CONTAINS(message_of([&] { read_network(file(R"({"ports": 2})")); }), "which no node has");
+  CHECK_CONTAINS(message_of([&] { read_network(file(R"({"ports": 2, "gbit": 100, "decay": 2})")); }), "decay");
+  CHECK_CONTAINS(message_of([&] { read_network(file(R"({"ports": 2, "gbit": 100, "hop_us": -1})")); }), "hops");
+  CHECK_CONTAINS(message_of([&] { read_network(file("[]")); }), "JSON object");
+  CHECK_CONTAINS(message_of([&] { read_network(file("ports")); }), "JSON object");
+}
