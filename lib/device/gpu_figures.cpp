@@ -11,14 +11,15 @@ constexpr double tera = 1e12, giga = 1e9, gibi = 1 << 30;
 // Bandwidths of links (NVLink, and PCIe 3.0, 4.0 or 5.0 x16) are half of the datasheets' figures, which add both directions.
 // NVLink bridges connect a PCIe card of the A100 or H100 to only one other card, an H200 NVL to at most three. A node may have
 // more cards, or no bridges, so the link bandwidth of PCIe cards is that of PCIe. Figures of the B200 are one eighth of those
-// of an HGX B200. Memory is the total that PyTorch reports in its messages, in users' bug reports.
+// of an HGX B200, and its bandwidth is that of its memory's data rate. Memory is the total that PyTorch reports in its
+// messages, in users' bug reports.
 constexpr std::string_view fitted_ampere = "fitted to ten updates of other programs (docs/simulator.md)",
                            fitted_hopper =
                                "fitted to ten updates of other programs (docs/simulator.md); it agrees with our "
                                "measurements on an H200",
                            best_published = "0.9 times the best published product (Bekman, ml-engineering, table of MAMF)",
-                           law_of_power = "by the law of power from the H100's: nobody measured it for us",
-                           assumed = "assumed: nobody measured it for us",
+                           law_of_power = "scaled by the power limit from another card of the same GPU; not measured",
+                           assumed = "assumed; not measured",
                            measured_ada = "a product measured by a user (tinygrad, pull request 11390)",
                            allreduce_a100 = "all-reduces on 8 A100, published with vTrain (Bang et al. 2024)",
                            allreduce_v100 = "all-reduces on 8 V100, published with vTrain (Bang et al. 2024)",
@@ -36,7 +37,7 @@ constexpr std::array gpus = {
                1935 * giga, 32 * giga, 32 * giga, 0.73, best_published, 20 * giga, assumed, "",
                "NVIDIA A100 Tensor Core GPU datasheet, A100 80GB PCIe; PCIe 4.0 x16"},
     GpuFigures{"a100-pcie-40gb", "NVIDIA A100-PCIE-40GB", GpuArchitecture::ampere, 312 * tera, 19.5 * tera, 108, 250,
-               39.5 * gibi, 1555 * giga, 32 * giga, 32 * giga, 0.73, best_published, 20 * giga, assumed, "",
+               39.5 * gibi, 1555 * giga, 32 * giga, 32 * giga, 0.67, law_of_power, 20 * giga, assumed, "",
                "NVIDIA A100 40GB PCIe product brief; PCIe 4.0 x16"},
     GpuFigures{"h100", "NVIDIA H100 80GB HBM3", GpuArchitecture::hopper, 989.5 * tera, 67 * tera, 132, 700, 79.2 * gibi,
                3350 * giga, 450 * giga, 64 * giga, 0.705, fitted_hopper, 370 * giga, allreduce_h100, "dgx-h100",
@@ -51,10 +52,10 @@ constexpr std::array gpus = {
                450 * giga, 64 * giga, 0.705, fitted_hopper, 370 * giga, as_h100, "dgx-h200",
                "NVIDIA H200 Tensor Core GPU datasheet, H200 SXM; NVIDIA DGX H200 datasheet"},
     GpuFigures{"h200-nvl", "NVIDIA H200 NVL", GpuArchitecture::hopper, 835.5 * tera, 60 * tera, 132, 600, 139.8 * gibi,
-               4800 * giga, 64 * giga, 64 * giga, 0.65, law_of_power, 40 * giga, assumed, "",
+               4800 * giga, 64 * giga, 64 * giga, 0.77, law_of_power, 40 * giga, assumed, "",
                "NVIDIA H200 Tensor Core GPU datasheet, H200 NVL; PCIe 5.0 x16"},
     GpuFigures{"gh200", "NVIDIA GH200 120GB", GpuArchitecture::hopper, 989.5 * tera, 67 * tera, 132, 900, 94.5 * gibi,
-               4000 * giga, 150 * giga, 450 * giga, 0.75, best_published, 100 * giga, assumed, "alps",
+               4000 * giga, 450 * giga, 450 * giga, 0.75, best_published, 100 * giga, assumed, "alps",
                "NVIDIA GH200 Grace Hopper Superchip datasheet, HBM3; a node with four of them"},
     GpuFigures{"b200", "NVIDIA B200", GpuArchitecture::blackwell, 2250 * tera, 75 * tera, 148, 1000, 178.35 * gibi, 7670 * giga,
                900 * giga, 64 * giga, 0.70, best_published, 700 * giga, assumed, "dgx-b200",

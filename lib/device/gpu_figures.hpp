@@ -24,8 +24,8 @@ struct GpuFigures {
   double memory_bytes;  // as the driver reports it, less than the datasheet's figure
   double memory_bandwidth;
   double link_bandwidth;      // to the other GPUs of its node, in one direction, by NVLink or else by PCIe
-  double host_bandwidth;      // to host memory by PCIe, in one direction while the other direction is also busy
-  double product_share;       // of the peak, which a long product reaches
+  double host_bandwidth;      // to host memory by PCIe or NVLink-C2C, in one direction while the other one is also busy
+  double product_share;       // the share of the peak that a product with a large K reaches
   std::string_view share_by;  // the source of product_share
   double ring_bandwidth;      // NCCL's ring in a node with several GPUs: the bus bandwidth of nccl-tests
   std::string_view ring_by;   // the source of ring_bandwidth

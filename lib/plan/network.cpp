@@ -49,39 +49,44 @@ std::optional<Number> number_of(std::string_view text) {
 /// Throws UserError if the values are impossible. `what` names the network in the message.
 Network checked(Network network, double gbit, const std::string& what) {
   if (!(network.ports >= 1 && network.ports <= most_ports && gbit > 0 && gbit <= most_gbit))
-    throw UserError(format("{} has {} of {:g} Gbit/s, which no node has (1 to {} ports of up to {:g} Gbit/s); correct it", what,
+    throw UserError(format("{}: {} of {:g} Gbit/s, which no node has (1 to {} ports of up to {:g} Gbit/s); correct it", what,
                            plural(network.ports, "port"), gbit, most_ports, most_gbit));
   if (!(network.hop >= 0 && network.hop <= 1e-6 * most_hop_us))
-    throw UserError(format("{} has hops of {:g} us; give 0 to {:g}", what, 1e6 * network.hop, most_hop_us));
+    throw UserError(
+        format("{}: a hop of {:g} us (expected are 0 to {:g}); correct hop_us", what, 1e6 * network.hop, most_hop_us));
   if (!(network.decay >= 0 && network.decay <= 1))
-    throw UserError(format("{} has a decay of {:g}; give 0 to 1", what, network.decay));
+    throw UserError(format("{}: a decay of {:g} (expected is 0 to 1); correct it", what, network.decay));
   network.port_bandwidth = gbit * bytes_of_gbit;
   return network;
 }
 
 Network network_in_file(const std::string& path) {
   const nlohmann::json json = read_json_file(path);
-  if (!json.is_object())
-    throw UserError(path + " is no JSON object with the fields ports and gbit; write one, or name a network");
+  if (!json.is_object() || !json.contains("ports") || !json.contains("gbit"))
+    throw UserError(path + " must be a JSON object with the fields ports and gbit; add what is missing, or name a network");
   Network network{.name = path, .source = path};
   double gbit = 0;
   for (const auto& [key, value] : json.items()) {
-    const double number = value.is_number() ? value.get<double>() : std::nan("");
-    if (key == "name" && value.is_string())
+    const auto number = [&] {
+      if (!value.is_number()) throw UserError(format("{}: {} must be a number; correct it", path, key));
+      return value.get<double>();
+    };
+    if (key == "name") {
+      if (!value.is_string()) throw UserError(path + ": name must be a string; correct it");
       network.name = value.get<std::string>();
-    else if (std::isnan(number))
-      throw UserError(format("{}: {} is not a number; correct it", path, json_excerpt(key)));
-    else if (key == "ports" && value.is_number_integer())
-      network.ports = number >= 0 && number <= most_ports ? static_cast<int>(number) : most_ports + 1;
-    else if (key == "gbit")
-      gbit = number;
-    else if (key == "hop_us")
-      network.hop = 1e-6 * number;
-    else if (key == "decay")
-      network.decay = number;
-    else
-      throw UserError(format("{}: unknown field {} (known are name, ports, a whole number, gbit, hop_us and decay); remove it",
-                             path, json_excerpt(key)));
+    } else if (key == "ports") {
+      if (!value.is_number_integer()) throw UserError(path + ": ports must be a whole number; correct it");
+      network.ports = static_cast<int>(std::clamp(number(), -1e6, 1e6));
+    } else if (key == "gbit") {
+      gbit = number();
+    } else if (key == "hop_us") {
+      network.hop = 1e-6 * number();
+    } else if (key == "decay") {
+      network.decay = number();
+    } else {
+      throw UserError(
+          format("{}: unknown field {} (known are name, ports, gbit, hop_us and decay); remove it", path, json_excerpt(key)));
+    }
   }
   return checked(std::move(network), gbit, path);
 }

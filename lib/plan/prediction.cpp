@@ -1,6 +1,7 @@
 #include "plan/prediction.hpp"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
 
@@ -14,16 +15,16 @@ namespace {
 double real(std::size_t n) { return static_cast<double>(n); }
 
 constexpr double StepPrediction::*parts[] = {
-    &StepPrediction::total,   &StepPrediction::products, &StepPrediction::attention, &StepPrediction::memory_bound,
-    &StepPrediction::slowed,  &StepPrediction::exposed,  &StepPrediction::host,      &StepPrediction::recomputation,
-    &StepPrediction::offload, &StepPrediction::disk,     &StepPrediction::optimizer, &StepPrediction::communication};
+    &StepPrediction::total,  &StepPrediction::products,  &StepPrediction::attention,     &StepPrediction::memory_bound,
+    &StepPrediction::slowed, &StepPrediction::exposed,   &StepPrediction::recomputation, &StepPrediction::offload,
+    &StepPrediction::disk,   &StepPrediction::optimizer, &StepPrediction::communication};
 
 bool is_optimizer(const Operation& op) {
   return op.kind->part == UpdatePart::optimizer || op.kind->part == UpdatePart::rounding;
 }
 
-/// Ranks that are alike are one class. A slow rank is a class of its own, with all ranks of its shard group if there are
-/// several such groups: they wait for it at each gather.
+/// Ranks that are alike are one class. A slow rank forms its own class. If there are several shard groups, its whole group
+/// joins the class, because its gathers wait for it.
 enum RankClass : std::uint8_t { usual = 1, slow_ones = 2 };
 
 }  // namespace
@@ -59,6 +60,9 @@ UpdateSimulation::UpdateSimulation(const Transformer& model, const ShardingOptio
 
 UpdateSimulation::Simulated UpdateSimulation::simulate(const Planned& planned, const Rates& rates, const DiskRates& disk,
                                                        SlowRank slow) const {
+  expect(cluster_.nodes == 1 || rates.network.ports > 0, "several nodes have a network");
+  expect(disk.known() || !options_.plan.places.on_disk(), "the rates of the disk are known");
+  expect(slow.rank < cluster_.ranks(), "the slow rank is a rank of the cluster");
   const Plan& plan = planned.sharded.plan;
   Simulated out;
   StepPrediction& step = out.step;
@@ -72,7 +76,9 @@ UpdateSimulation::Simulated UpdateSimulation::simulate(const Planned& planned, c
     (is_on_disk ? step.disk : step.offload) += seconds;
     return seconds;
   };
-  const auto computes = [&](const Operation& op) { return op.stream == StreamId::compute || rates.queues == Queues::one; };
+  const auto computes = [&](const Operation& op) {
+    return (op.stream == StreamId::compute || rates.queues == Queues::one) && op.kind->part != UpdatePart::transfer;
+  };
   /// Returns the seconds of an operation that is not a collective. Adds them to `step` if the compute stream runs it.
   const auto compute = [&](const Operation& op, const Cost& cost) {
     if (op.kind->part == UpdatePart::transfer) return copy(op);
@@ -126,7 +132,7 @@ UpdateSimulation::Simulated UpdateSimulation::simulate(const Planned& planned, c
   for (std::size_t i = 0; i < plan.update.size(); ++i) {
     const Operation& op = plan.update[i];
     Task task{.queue = queue_of(op)};
-    bool together = false;  // usual and slow ranks do it together
+    bool together = false;  // both classes take part
     if (const auto& use = planned.uses[i]) {
       const RingGroup& group = groups[static_cast<std::size_t>(use->axis)];
       task.length = transfer(*use);
@@ -166,11 +172,8 @@ UpdateSimulation::Simulated UpdateSimulation::simulate(const Planned& planned, c
 }
 
 StepPrediction UpdateSimulation::predict(const Rates& rates, const DiskRates& disk, SlowRank slow) const {
-  expect(cluster_.nodes == 1 || rates.network.ports > 0, "several nodes have a network");
-  expect(disk.known() || !options_.plan.places.on_disk(), "the rates of the disk are known");
-  expect(slow.rank < cluster_.ranks(), "the slow rank is a rank of the cluster");
   StepPrediction step = simulate(planned_.front(), rates, disk, slow).step;
-  if (planned_.size() > 1) {  // all micro-batches but the last take the same time
+  if (planned_.size() > 1) {  // every further micro-batch adds the same time
     const StepPrediction two = simulate(planned_.back(), rates, disk, slow).step;
     const double more = real(options_.plan.micro_batches - 1);
     for (const auto part : parts) step.*part += more * (two.*part - step.*part);

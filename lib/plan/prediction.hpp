@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "plan/rates.hpp"
@@ -31,10 +32,10 @@ struct SlowRank {
 struct StepPrediction {
   double total = 0;
   // On the compute stream; with `slowed`, `exposed` and `host` they add up to `total`. The first three are of forward and
-  // backward, without recomputed activations.
+  // backward, without operations that only recompute activations.
   double products = 0, attention = 0, memory_bound = 0, recomputation = 0, optimizer = 0;
-  double slowed = 0;         // what computing takes longer because collectives run at the same time
-  double exposed = 0;        // all time in which the compute stream does not compute
+  double slowed = 0;         // what computing takes longer while collectives run
+  double exposed = 0;        // the compute stream is idle, or runs a collective, load or unload
   double host = 0;           // outside of the device
   double communication = 0;  // of all collectives
   double offload = 0;        // of copies from and to host memory, added up although the two directions overlap
@@ -79,7 +80,7 @@ class UpdateSimulation {
   ShardingOptions options_;
   MeshShape mesh_;
   Cluster cluster_;
-  std::vector<Planned> planned_;  // with one micro-batch and with two; or only with as many as the options have, up to two
+  std::vector<Planned> planned_;  // with one micro-batch and with two; if there are at most two, only with these
 };
 
 }  // namespace fsdp

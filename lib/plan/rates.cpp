@@ -28,7 +28,7 @@ AttentionRates cudnn_attention(GpuArchitecture architecture, double of_peak) {
     return {tera({128, 175, 274, 303, 322, 335}), tera({213, 289, 347, 385, 403, 430}), 1.4,
             "cuDNN measured on an H200 at 1k and 2k tokens (heads of 64) and 4k (128); other lengths by the curve of "
             "FlashAttention-2"};
-  if (architecture == GpuArchitecture::ampere)
+  if (architecture == GpuArchitecture::ampere || architecture == GpuArchitecture::ada)
     return {tera({88, 119, 140, 156, 165, 171}), tera({99, 133, 155, 173, 182, 189}), 1.3,
             "assumed to be FlashAttention-2's on an A100, as published in its repository"};
   AttentionRates rates{{}, {}, 1.4, "assumed: 0.3 of the peak"};
@@ -61,6 +61,7 @@ Rates rates_of(const GpuFigures& gpu, const Transformer& model, DType type, cons
   // static, so the rate is close to the square root of the power limit.
   const double power = watts > 0 ? std::sqrt(std::min(1.0, watts / gpu.watts)) : 1, peak = gpu.flops(type);
   const std::string limited = power < 1 ? format("; {:.2f} of it at {:.0f} W", power, watts) : "";
+  const bool has_nvlink = gpu.link_bandwidth > 64e9;
   const double row_share = share_of_rows(model.config().width);
   AttentionRates attention;
   if (type != DType::f32 && model.device().cudnn_head_size >= model.config().head_size) {
@@ -76,10 +77,10 @@ Rates rates_of(const GpuFigures& gpu, const Transformer& model, DType type, cons
   return {.machine = std::string(gpu.product),
           .type = type,
           .peak = peak,
-          .watts = watts > 0 ? watts : gpu.watts,
+          .watts = watts > 0 ? std::min(watts, gpu.watts) : gpu.watts,
           .products = {gpu.product_share * peak * power,
                        format("{:.3g} of the peak of the datasheet: {}{}", gpu.product_share, gpu.share_by, limited)},
-          .product_half = {half_of_h100 * gpu.flops_16bit / gpu.multiprocessors / rate_of_h100,
+          .product_half = {half_of_h100 * peak / gpu.multiprocessors / rate_of_h100,
                            "products of three widths on an H200, by the rate of a multiprocessor"},
           .fp32_products = {gpu.product_share * gpu.flops_fp32 * power, "as other products"},
           .attention = attention,
@@ -92,7 +93,7 @@ Rates rates_of(const GpuFigures& gpu, const Transformer& model, DType type, cons
           .spread = {0.0175, "5 % between the 8 GPUs of a node (Bekman, ml-engineering)"},
           .ring = {gpu.ring_bandwidth, std::string(gpu.ring_by)},
           .call = {8.4e-6, nccl},
-          .hop = {3.4e-6, nccl},
+          .hop = {has_nvlink ? 3.4e-6 : 5.7e-6, nccl},
           .network_share = {0.93, "assumed"},
           .network = network,
           .interference = {0.450, "fitted to ten updates of other programs (docs/simulator.md)"},
@@ -106,7 +107,7 @@ Network network_of(const GpuFigures& gpu) {
 
 std::vector<NamedRate> named_rates(const Rates& rates) {
   const auto flops = [](double value) {
-    return value < 1e13 ? format("{:.3g} GFLOP/s", value / 1e9) : format("{:.0f} TFLOP/s", value / 1e12);
+    return value < 1e12 ? format("{:.3g} GFLOP/s", value / 1e9) : format("{:.3g} TFLOP/s", value / 1e12);
   };
   const auto bytes = [](double value) { return format("{:.4g} GB/s", value / 1e9); };
   const double attention_64 = rates.attention.both(2048, 64), attention_128 = rates.attention.both(2048, 128);
@@ -144,26 +145,35 @@ CostTime time_of(const Cost& cost, const Rates& rates, double bandwidth) {
 RingGroup ring_group(GroupAxis axis, MeshShape mesh, const Cluster& cluster) {
   const GroupMembers group = members_along(axis, mesh);
   const auto per_node = static_cast<std::size_t>(cluster.ranks_per_node);
-  const std::size_t here = std::min(group.size, (per_node + group.stride - 1) / group.stride);
-  return {.ranks = static_cast<int>(group.size),
-          .nodes = static_cast<int>((group.size + here - 1) / here),
-          .on_each_node = static_cast<int>(here),
-          .share_of_node = static_cast<double>(here) / cluster.ranks_per_node};
+  if (group.stride == 1 && group.size % per_node != 0 && per_node % group.size != 0)  // some groups begin inside a node
+    return {static_cast<int>(group.size), std::min(cluster.nodes, static_cast<int>((group.size - 1) / per_node + 2)), 0.5};
+  const std::size_t on_node = std::min(group.size, (per_node + group.stride - 1) / group.stride);
+  return {static_cast<int>(group.size), static_cast<int>((group.size + on_node - 1) / on_node),
+          static_cast<double>(on_node) / cluster.ranks_per_node};
 }
+
+namespace {
+
+/// Bytes per second of the ports of a node that the group uses.
+double port_bandwidth(const RingGroup& group, const Rates& rates) {
+  return rates.network_share * rates.network.node_bandwidth() * group.share_of_node;
+}
+
+}  // namespace
 
 double ring_bandwidth(const RingGroup& group, const Rates& rates) {
   if (group.nodes == 1) return rates.ring;
-  const double ports = rates.network_share * rates.network.node_bandwidth() * group.share_of_node;
-  return std::min<double>(rates.ring, ports * std::pow(group.nodes / 2.0, -rates.network.decay));
+  return std::min<double>(rates.ring, port_bandwidth(group, rates) * std::pow(group.nodes / 2.0, -rates.network.decay));
 }
 
 double collective_seconds(const CollectiveUse& use, MeshShape mesh, const Cluster& cluster, const Rates& rates) {
   const RingGroup group = ring_group(use.axis, mesh, cluster);
   if (group.ranks == 1) return 0;
-  const double passes = use.kind == Collective::all_reduce ? 2 : 1;  // an all-reduce goes around twice
-  const double latency =
-      passes * (rates.call + (group.ranks - group.nodes) * rates.hop + (group.nodes - 1) * rates.network.hop);
-  const double copied = use.kind == Collective::all_gather
+  // An all-reduce is two passes. Between nodes NCCL prefers trees for it.
+  const bool reduces_all = use.kind == Collective::all_reduce;
+  const double passes = reduces_all ? 2 : 1, hops = reduces_all ? std::log2(group.nodes) : group.nodes - 1;
+  const double latency = passes * (rates.call + (group.ranks - group.nodes) * rates.hop + hops * rates.network.hop);
+  const double copied = use.kind != Collective::reduce_scatter
                             ? 0
                             : rates.copies * static_cast<double>(use.buffer_bytes(static_cast<std::size_t>(group.ranks))) /
                                   static_cast<double>(use.element_bytes) / rates.memory;
@@ -180,7 +190,8 @@ double collective_seconds(const CollectiveUse& use, MeshShape mesh, const Cluste
 
 double interference_of(const RingGroup& group, const Rates& rates) {
   // Half of it is the multiprocessors that NCCL's channels hold, and half the traffic in memory.
-  return rates.interference * (0.5 + 0.5 * std::min(1.0, ring_bandwidth(group, rates) / rates.ring));
+  const double rate = group.nodes == 1 ? 1 : std::min(1.0, port_bandwidth(group, rates) / rates.ring);
+  return rates.interference * (0.5 + 0.5 * rate);
 }
 
 double slowest_of(int ranks) {

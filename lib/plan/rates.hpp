@@ -38,8 +38,8 @@ struct AttentionRates {
   double forward(std::size_t tokens, std::size_t head_size) const { return forward_to_backward * backward(tokens, head_size); }
 };
 
-/// Which operations run at the same time: each stream by itself; one thread computes and another one does the rest in the order
-/// of the plan; or one thread does all (CPUs, by default).
+/// How operations share threads: one for each stream; one for computing and one for the rest, in the order of the plan; or one
+/// for all (CPUs, by default).
 enum class Queues { streams, thread, one };
 
 /// Bytes, bytes per second, FLOP/s and seconds of one rank. Rates of products and attention are for one type of numbers.
@@ -56,21 +56,21 @@ struct Rates {
   Rate memory;     // of other kernels in forward and backward
   Rate optimizer;  // of the optimizer and of roundings
   Rate host_link;  // between device and host memory, in one direction
-  Rate launch;     // of a kernel, for programs that the host limits
+  Rate launch;     // host seconds per kernel launch, for programs that the host limits
   Rate update;     // per update, outside of the device
   Rate spread;     // the standard deviation of the devices' speeds; `products` and others are those of 8 devices together
 
   Rate ring;           // in a node: bytes sent by a rank per second
   Rate call;           // of a collective
   Rate hop;            // of a ring in a node; that of the network is in `network`
-  Rate network_share;  // of a port's bandwidth, which payload reaches
+  Rate network_share;  // of a port's bandwidth, that payload reaches
   Network network;
   Rate interference;  // the part of its rate that computing loses while a collective runs at the rate of `ring`
   Rate copies;        // bytes that are copied around a reduction, for each element
   Queues queues = Queues::streams;
 };
 
-/// The rates of fsdp on a GPU, with a network (its `ports` are 0 if the cluster has one node). `watts` is the power limit; 0
+/// The rates of fsdp on a GPU, with a network, which is not used if the cluster has one node. `watts` is the power limit; 0
 /// means the highest. Model: the width determines the rate of row kernels, and the device's traits which attention it uses.
 Rates rates_of(const GpuFigures& gpu, const Transformer& model, DType type, const Network& network, double watts = 0);
 
@@ -84,10 +84,10 @@ struct CostTime {
 /// The time of an operation that is not a collective, load or unload. `bandwidth` is Rates::memory or Rates::optimizer.
 CostTime time_of(const Cost& cost, const Rates& rates, double bandwidth);
 
-/// A group of ranks: so many of its ranks are on each of so many nodes.
+/// A group of ranks. All groups of an axis use the ports of a node at the same time: `share_of_node` is the group's part.
 struct RingGroup {
-  int ranks = 1, nodes = 1, on_each_node = 1;
-  double share_of_node = 1;  // on_each_node / all ranks of a node: all groups of an axis use the node's ports at the same time
+  int ranks = 1, nodes = 1;
+  double share_of_node = 1;
 };
 RingGroup ring_group(GroupAxis axis, MeshShape mesh, const Cluster& cluster);
 /// Bytes per second of a ring over the group.

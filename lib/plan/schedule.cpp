@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <utility>
 
 #include "base/error.hpp"
 
@@ -10,7 +11,8 @@ namespace fsdp {
 
 namespace {
 
-constexpr int most_classes = 8;  // bits of Task::classes
+constexpr int most_classes = 2;
+constexpr double same_time = 1e-12;  // relative: sums of lengths are rounded
 constexpr double never = std::numeric_limits<double>::infinity();
 
 class Simulation {
@@ -19,14 +21,17 @@ class Simulation {
     for (std::size_t i = 0; i < tasks.size(); ++i) {
       const Task& task = tasks[i];
       State& state = states_[i];
+      expect(task.slows >= 0 && task.slows < 1 && task.classes < 1 << most_classes, "a task is one of known classes");
+      for (const int earlier : task.waits) expect(earlier >= 0 && at(earlier) < i, "a task waits for earlier ones");
       for (const int earlier : task.waits)
-        if (!states_[at(earlier)].is_after(i)) states_[at(earlier)].next.push_back(static_cast<int>(i)), ++state.missing;
+        if (!states_[at(earlier)].is_after(i))
+          states_[at(earlier)].successors.push_back(static_cast<int>(i)), ++state.unfinished;
       for (int c = 0; c < most_classes; ++c) {
         if (!(task.classes >> c & 1)) continue;
         const auto queue = static_cast<std::size_t>(task.queue * most_classes + c);
         if (last_of_queue_.size() <= queue) last_of_queue_.resize(queue + 1, -1);
         if (const int before = last_of_queue_[queue]; before >= 0 && !states_[at(before)].is_after(i))
-          states_[at(before)].next.push_back(static_cast<int>(i)), ++state.missing;
+          states_[at(before)].successors.push_back(static_cast<int>(i)), ++state.unfinished;
         last_of_queue_[queue] = static_cast<int>(i);
       }
       if (task.link >= 0) links_ = std::max(links_, task.link + 1);
@@ -37,33 +42,39 @@ class Simulation {
 
   std::vector<TaskTime> run() {
     for (std::size_t i = 0; i < tasks_.size(); ++i)
-      if (states_[i].missing == 0) become_ready(static_cast<int>(i), -1);
-    begin_those_with_free_links();
-    change_rates();
-    while (!running_.empty()) {
+      if (states_[i].unfinished == 0) become_ready(static_cast<int>(i), -1);
+    for (;;) {
+      while (end_those_that_end_now()) {
+      }
+      begin_those_with_free_links();
+      if (end_those_that_end_now()) continue;  // tasks without length
+      change_rates();
+      if (running_.empty()) break;
       now_ = never;
       for (const int i : running_) now_ = std::min(now_, times_[at(i)].end);
-      std::erase_if(running_, [&](int i) { return times_[at(i)].end <= now_ && (ended_.push_back(i), true); });
-      std::ranges::sort(ended_);
-      for (const int i : ended_) end(i);
-      ended_.clear();
-      begin_those_with_free_links();
-      change_rates();
     }
     return std::move(times_);
   }
 
  private:
   struct State {
-    std::vector<int> next;                 // tasks that wait for this one
-    int missing = 0;                       // tasks that this one waits for
-    double ready = 0;                      // when none was missing any more
+    std::vector<int> successors;           // tasks that wait for this one
+    int unfinished = 0;                    // tasks that this one waits for
+    double ready = 0;                      // the time at which it became ready
     double rate = 1, since = 0, done = 0;  // of a running task: its rate since this time, and its work until then
-    bool is_after(std::size_t i) const { return !next.empty() && next.back() == static_cast<int>(i); }
+    bool is_after(std::size_t i) const { return !successors.empty() && successors.back() == static_cast<int>(i); }
   };
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
-  /// `after`: the task whose end was the last that this one waited for.
+  bool end_those_that_end_now() {
+    std::vector<int> ended;
+    std::erase_if(running_, [&](int i) { return times_[at(i)].end <= now_ * (1 + same_time) && (ended.push_back(i), true); });
+    std::ranges::sort(ended);
+    for (const int i : ended) end(i);
+    return !ended.empty();
+  }
+
+  /// `after`: the awaited task that ended last.
   void become_ready(int i, int after) {
     states_[at(i)].ready = now_;
     times_[at(i)].after = after;
@@ -83,10 +94,11 @@ class Simulation {
   }
 
   void end(int i) {
+    times_[at(i)].end = now_;
     occupy(i, false);
     if (tasks_[at(i)].slows > 0) rates_change_ = true;
-    for (const int next : states_[at(i)].next)
-      if (--states_[at(next)].missing == 0) become_ready(next, i);
+    for (const int next : states_[at(i)].successors)
+      if (--states_[at(next)].unfinished == 0) become_ready(next, i);
   }
 
   void occupy(int i, bool busy) {
@@ -142,17 +154,14 @@ class Simulation {
   std::vector<char> link_is_busy_;  // by link and class
   std::vector<int> freed_by_;       // likewise: the task that used the link last
   std::vector<int> waiting_;        // for links
-  std::vector<int> running_, ended_;
+  std::vector<int> running_;
   double now_ = 0;
   bool rates_change_ = false;
 };
 
 }  // namespace
 
-std::vector<TaskTime> schedule(std::span<const Task> tasks) {
-  for (const Task& task : tasks) expect(task.slows >= 0 && task.slows < 1, "a task slows others by less than their whole rate");
-  return Simulation(tasks).run();
-}
+std::vector<TaskTime> schedule(std::span<const Task> tasks) { return Simulation(tasks).run(); }
 
 std::vector<int> critical_path(std::span<const TaskTime> times) {
   std::vector<int> path;

@@ -459,7 +459,8 @@ nlohmann::json start_fields(const RunContext& run, const Machine& machine, const
   const GpuFigures* const gpu = is_host(machine.kind) ? nullptr : figures_of(machine.device->description());
   const bool one_node = machine.node->size() == run.world.size();
   if (gpu && even_nodes && (one_node || !gpu->network.empty()) && !run.options.sharding.plan.places.on_disk()) {
-    const Cluster cluster = {run.world.size() / machine.node->size(), machine.node->size(), Between::nodes};
+    const Cluster cluster = {run.world.size() / machine.node->size(), machine.node->size(), Between::nodes,
+                             run.options.comm.sum_order};
     ShardingOptions sharding = run.options.sharding;
     if (data) sharding.batch.T = std::max<std::size_t>(1, std::llround(data->padding.columns(sharding.batch.T)));
     const Rates rates = rates_of(*gpu, model.transformer(), sharding.types.parameter, network_of(*gpu));

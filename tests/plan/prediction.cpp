@@ -134,7 +134,7 @@ BOOST_AUTO_TEST_CASE(collectives_without_overlap) {
   }
 }
 
-// By hand: 2 nodes of 4 ranks and 4 nodes of 2; rings take what is the slowest of their links.
+// By hand: 1, 2 and 8 nodes of 4 ranks; the slowest link limits a ring.
 BOOST_AUTO_TEST_CASE(a_ring_has_bandwidth_and_latency) {
   Rates rates = fast_rates();
   rates.ring.value = 1000, rates.call.value = 1, rates.hop.value = 2, rates.network_share.value = 0.5;
@@ -155,6 +155,9 @@ BOOST_AUTO_TEST_CASE(a_ring_has_bandwidth_and_latency) {
   // Between replicas: each rank of a node has a ring of its own, with a quarter of the ports.
   BOOST_TEST(near(collective_seconds(between, {4, 2}, two, rates), 1 + 10 + 400 / 25.));
   BOOST_TEST(collective_seconds(between, {8, 1}, two, rates) == 0);  // a group of one rank
+  // Groups of 6 on nodes of 4: the worst of them is on three nodes, and shares their ports with another one.
+  BOOST_TEST(near(collective_seconds(gather, {6, 2}, {3, 4, Between::nodes, SumOrder::library}, rates),
+                  1 + 3 * 2 + 2 * 10 + 2000 / (50 / std::sqrt(1.5))));
   // Copies around a reduction, by the bandwidth of memory.
   rates.copies.value = 3, rates.memory.value = 30;
   BOOST_TEST(near(collective_seconds({Collective::reduce_scatter, GroupAxis::shard, 100, 4, 2, 1}, {4, 1}, one, rates),

@@ -61,6 +61,20 @@ BOOST_AUTO_TEST_CASE(a_link_serves_the_task_that_is_ready_first) {
   busy.add({.queue = 2, .link = 0, .length = 1});
   busy.add({.queue = 4, .link = 0, .length = 1});
   check_times(schedule(busy.list), {{0, 10}, {0, 2}, {12, 13}, {10, 11}, {11, 12}});
+  // A task without length ends before a link that is free at the same time chooses.
+  Tasks instant;
+  instant.add({.queue = 0});
+  instant.add({.queue = 1, .link = 0, .length = 1}, {0});
+  instant.add({.queue = 2, .link = 0, .length = 1});
+  check_times(schedule(instant.list), {{0, 0}, {0, 1}, {1, 2}});
+  // Sums that differ only by rounding are the same time.
+  Tasks sums;
+  sums.add({.queue = 0, .length = 0.1});
+  sums.add({.queue = 0, .length = 0.2});
+  sums.add({.queue = 1, .length = 0.3});
+  sums.add({.queue = 2, .link = 0, .length = 1}, {1});
+  sums.add({.queue = 3, .link = 0, .length = 1}, {2});
+  check_times(schedule(sums.list), {{0, 0.1}, {0.1, 0.3}, {0, 0.3}, {0.3, 1.3}, {1.3, 2.3}});
 }
 
 BOOST_AUTO_TEST_CASE(collectives_slow_computing) {
@@ -78,7 +92,7 @@ BOOST_AUTO_TEST_CASE(collectives_slow_computing) {
   BOOST_CHECK_THROW(schedule(tasks.list), InternalError);
 }
 
-// Two classes compute, 1 and 3 long; what both do together begins when both are ready, and slows both.
+// Two classes compute for 1 and 3. Their common task begins when both are ready, and slows both.
 BOOST_AUTO_TEST_CASE(classes_of_ranks_meet_in_collectives) {
   Tasks tasks;
   tasks.add({.queue = 0, .classes = 1, .length = 1});
@@ -93,7 +107,7 @@ BOOST_AUTO_TEST_CASE(classes_of_ranks_meet_in_collectives) {
   check_times(schedule(tasks.list), {{0, 1}, {0, 3}, {4, 6}, {1, 4}, {3, 7}, {0, 4}, {0, 4}});
 }
 
-// Of random lists: no two tasks of a queue or link overlap, every wait is kept, slowed tasks take as long as their work does,
+// Random lists: no two tasks of a queue or link overlap, every wait is kept, slowed tasks take as long as their work does,
 // and each task begins when something that it needs ends. Without links and slowing, the times are the closed form.
 BOOST_AUTO_TEST_CASE(random_lists) {
   std::mt19937 random(57);
