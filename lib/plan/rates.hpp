@@ -67,6 +67,7 @@ struct Rates {
   Network network;
   Rate interference;  // the part of its rate that computing loses while a collective runs at the rate of `ring`
   Rate copies;        // bytes that are copied around a reduction, for each element
+  double all_reduce_bytes = 0;  // of an element that an all-reduce sends, in both passes; 0: as in the plan
   Queues queues = Queues::streams;
 };
 
