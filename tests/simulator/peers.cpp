@@ -10,7 +10,7 @@
 
 namespace fsdp::simulator {
 
-const Constants fitted = {0.7763, 0.7913, 0.7053, 1.168, 2.110, 0.4501, 0.04453, 1.507e-5};
+const Constants fitted = {0.7762, 0.7909, 0.7059, 1.168, 2.108, 0.4510, 0.04460, 1.507e-5};
 
 namespace {
 

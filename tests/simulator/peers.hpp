@@ -16,11 +16,14 @@ namespace fsdp::simulator {
 enum Constant { products_cu11, products_cu12, products_hopper, triton_ampere, triton_hopper, interference, update, launch };
 inline constexpr std::size_t constant_count = 8;
 inline constexpr std::array<std::string_view, constant_count> constant_names = {
-    "share of the peak of products, A100, cuBLAS 11", "share of the peak of products, A100, cuBLAS 12",
-    "share of the peak of products, H100 and H200",   "Triton's attention on an A100, times the published rate",
+    "share of the peak of products, A100, cuBLAS 11",
+    "share of the peak of products, A100, cuBLAS 12",
+    "share of the peak of products, H100 and H200",
+    "Triton's attention on an A100, times the published rate",
     "Triton's attention on an H100, times the rate on an A100",
     "part of its rate that computing loses (interference)",
-    "s per update outside of the GPU, llm-foundry",   "s for a kernel's launch, Megatron"};
+    "s per update outside of the GPU, llm-foundry",
+    "s for a kernel's launch, Megatron"};
 using Constants = std::array<double, constant_count>;
 /// The result of `validate-simulator fit`.
 extern const Constants fitted;

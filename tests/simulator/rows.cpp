@@ -41,9 +41,9 @@ std::vector<Row> read_rows(const std::filesystem::path& folder) {
     const auto flag = [&] { return text() == "1"; };
     const auto ranks = [&] { return std::stoi(text()); };
     // The elements of a list in braces are evaluated in order.
-    rows.push_back({text(), text(), text(),  count(), count(), count(),  count(), count(), count(), flag(),
+    rows.push_back({text(),  text(), text(),  count(),  count(), count(),  count(),  count(), count(), flag(),
                     count(), flag(), text(),  number(), ranks(), ranks(),  number(), count(), count(), count(),
-                    text(), text(), ranks(), count(), flag(),  number(), text(),  text(),  text(),  text()});
+                    text(),  text(), ranks(), count(),  flag(),  number(), text(),   text(),  text(),  text()});
   }
   for (const auto& cells : cells_of(folder / "vtrain.csv")) {
     const auto count = [&](std::size_t i) { return std::stoull(cells.at(i)); };

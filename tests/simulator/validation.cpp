@@ -85,7 +85,7 @@ MeasuredUpdate::MeasuredUpdate(const Row& row, const std::optional<Kernels>& ker
 
 StepPrediction MeasuredUpdate::step(const Constants& constants, const Change& change) const {
   Rates rates = kernels_ ? rates_of_peer(row_, *kernels_, constants) : rates_of(gpu_of(row_), *model_, DType::bf16, {});
-  if (change) change(rates, constants);
+  if (change) change(row_, rates, constants);
   return simulation_.predict(rates);
 }
 
@@ -94,7 +94,7 @@ double MeasuredUpdate::predicted(const Constants& constants, const Change& chang
 }
 
 Constants fit(std::span<const Row* const> rows, Constants start, const std::vector<Constant>& indices, const Change& change,
-              const std::function<void(Kernels&)>& other_kernels) {
+              const KernelChange& other_kernels) {
   std::vector<std::unique_ptr<MeasuredUpdate>> updates;
   for (const Row* const row : rows) {
     Kernels kernels = kernels_of(*row);
@@ -142,6 +142,19 @@ Constants fit(std::span<const Row* const> rows, Constants start, const std::vect
   return constants;
 }
 
+std::vector<const Row*> rows_to_fit(const std::vector<Row>& rows) {
+  std::vector<const Row*> ten;
+  for (const Row& row : rows)
+    if (row.role == "fit") ten.push_back(&row);
+  return ten;
+}
+
+std::vector<Constant> all_constants() {
+  std::vector<Constant> all;
+  for (std::size_t i = 0; i < constant_count; ++i) all.push_back(static_cast<Constant>(i));
+  return all;
+}
+
 Errors errors_of(std::span<const Prediction> predictions, const std::function<bool(const Row&)>& belongs) {
   Errors errors;
   for (const Prediction& prediction : predictions) {
@@ -156,32 +169,24 @@ Errors errors_of(std::span<const Prediction> predictions, const std::function<bo
   return errors;
 }
 
-std::span<const RowSet> row_sets() {
-  static const std::array<RowSet, 4> sets = {
-      {{"llm-foundry", [](const Row& row) { return row.is_mosaic() && row.role != "holdout"; }},
-       {"other programs and ours",
-        [](const Row& row) {
-          return !row.is_mosaic() && row.program != "vtrain" && row.program != "deepspeed" && row.role == "predict";
-        }},
-       {"vTrain: Megatron, data parallel", [](const Row& row) { return row.program == "vtrain"; }},
-       {"holdout", [](const Row& row) { return row.role == "holdout"; }}}};
-  return sets;
-}
+const std::array<RowSet, 4> row_sets = {
+    {{"llm-foundry", [](const Row& row) { return row.is_mosaic() && row.role != "excluded"; }},
+     {"other programs and ours",
+      [](const Row& row) {
+        return !row.is_mosaic() && row.program != "vtrain" && row.program != "deepspeed" && row.role == "predict";
+      }},
+     {"vTrain: Megatron, data parallel", [](const Row& row) { return row.program == "vtrain"; }},
+     {"holdout", [](const Row& row) { return row.role == "holdout"; }}}};
 
-std::string describe_sets(std::span<const Prediction> predictions) {
-  std::string text = "| rows | number | mean error | bias | worst | above 20 % |\n|---|---|---|---|---|---|\n";
-  for (const RowSet& set : row_sets()) {
-    const Errors errors = errors_of(predictions, set.has);
-    text += format("| {} | {} | **{:.1f} %** | {:+.1f} % | {:+.1f} % | {} |\n", set.name, errors.count, errors.mean, errors.bias,
-                   errors.worst, errors.above_20);
-  }
-  return text;
-}
-
-std::vector<Prediction> predict_all(const std::vector<Row>& rows) {
+std::vector<Prediction> predict_all(const std::vector<Row>& rows, const Constants& constants, const Change& change,
+                                    const KernelChange& other_kernels) {
   std::vector<Prediction> predictions;
-  for (const Row& row : rows)
-    if (row.role != "excluded") predictions.push_back({&row, MeasuredUpdate(row).predicted(fitted)});
+  for (const Row& row : rows) {
+    if (row.role == "excluded") continue;
+    std::optional<Kernels> kernels;
+    if (other_kernels && row.program != "ours") other_kernels(kernels.emplace(kernels_of(row)));
+    predictions.push_back({&row, MeasuredUpdate(row, kernels).predicted(constants, change)});
+  }
   return predictions;
 }
 

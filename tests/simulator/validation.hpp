@@ -12,11 +12,13 @@
 
 namespace fsdp::simulator {
 
-/// A change of the method, to see what a term is worth. It receives the rates of a row.
-using Change = std::function<void(Rates&, const Constants&)>;
+/// A change of a row's rates, to see what a term of the method is worth.
+using Change = std::function<void(const Row&, Rates&, const Constants&)>;
 
-/// One measured update, planned. Updates of fsdp itself take the path of the product: rates_of() and the plan's own costs. Those
-/// of other programs have the program's kernels and constants.
+using KernelChange = std::function<void(Kernels&)>;
+
+/// One measured update, planned. Updates of fsdp itself take the path of the product: rates_of() and the plan's own costs.
+/// Those of other programs have the program's kernels and constants.
 class MeasuredUpdate {
  public:
   explicit MeasuredUpdate(const Row& row, const std::optional<Kernels>& kernels = {});
@@ -35,12 +37,17 @@ class MeasuredUpdate {
 
 /// Fits the constants with these indices on measured updates, from `start`, by least squares of the logarithms of
 /// predicted / measured. Deterministic.
-Constants fit(std::span<const Row* const> rows, Constants start, const std::vector<Constant>& indices, const Change& change = nullptr,
-              const std::function<void(Kernels&)>& other_kernels = nullptr);
+Constants fit(std::span<const Row* const> rows, Constants start, const std::vector<Constant>& indices,
+              const Change& change = nullptr, const KernelChange& other_kernels = nullptr);
+
+/// The rows of the fit, and the constants that it begins with. The result does not depend on them.
+std::vector<const Row*> rows_to_fit(const std::vector<Row>& rows);
+inline constexpr Constants start_of_fit = {0.75, 0.75, 0.75, 1, 2, 0.3, 0.02, 1e-5};
+std::vector<Constant> all_constants();
 
 struct Prediction {
   const Row* row;
-  double predicted;  // tokens per second and GPU
+  double predicted;                                               // tokens per second and GPU
   double error() const { return predicted / row->measured - 1; }  // positive: predicted too fast
 };
 struct Errors {
@@ -49,15 +56,16 @@ struct Errors {
 };
 Errors errors_of(std::span<const Prediction> predictions, const std::function<bool(const Row&)>& belongs);
 
-/// The four sets of rows that the goals are about.
+/// The sets of rows that the goals are about.
 struct RowSet {
-  std::string name;
+  std::string_view name;
   bool (*has)(const Row&);
 };
-std::span<const RowSet> row_sets();
-std::string describe_sets(std::span<const Prediction> predictions);
+enum RowSetIndex { of_llm_foundry, of_others, of_vtrain, of_holdout };
+extern const std::array<RowSet, 4> row_sets;
 
-/// Predicts all rows that are not excluded, with the fitted constants.
-std::vector<Prediction> predict_all(const std::vector<Row>& rows);
+/// Predicts all rows that are not excluded.
+std::vector<Prediction> predict_all(const std::vector<Row>& rows, const Constants& constants = fitted,
+                                    const Change& change = nullptr, const KernelChange& other_kernels = nullptr);
 
 }  // namespace fsdp::simulator
