@@ -95,7 +95,7 @@ Rates rates_of(const GpuFigures& gpu, const Transformer& model, DType type, cons
           .hop = {3.4e-6, nccl},
           .network_share = {0.93, "assumed"},
           .network = network,
-          .interference = {0.450, "fitted to ten updates of other programs (docs/simulator.md)"},
+          .interference = {0.451, "fitted to ten updates of other programs (docs/simulator.md)"},
           .copies = {}};
 }
 

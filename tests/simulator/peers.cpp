@@ -50,7 +50,7 @@ constexpr std::array programs = {
 constexpr double giga = 1e9, tera = 1e12, gibi = 1 << 30;
 constexpr std::array gpus = {
     GpuFigures{"h100-hbm2e", "NVIDIA H100 SXM, HBM2e", GpuArchitecture::hopper, 989.5 * tera, 67 * tera, 132, 700, 95 * gibi,
-               2400 * giga, 450 * giga, 64 * giga, 0.705, "as the H100", 370 * giga, "as the H100", "",
+               2400 * giga, 450 * giga, 64 * giga, 0.706, "as the H100", 370 * giga, "as the H100", "",
                "torchtitan, benchmarks/llama3_h100_202412_torchtitan.md"},
     GpuFigures{"pro6000", "NVIDIA RTX PRO 6000", GpuArchitecture::blackwell, 503.8 * tera, 126 * tera, 188, 600, 95 * gibi,
                1792 * giga, 64 * giga, 64 * giga, 0.791, "as the A100", 40 * giga, "assumed", "",
