@@ -84,9 +84,9 @@ std::string_view reason_of(const Row& row) {
   static const std::map<std::string_view, std::string_view> reasons = {{"memory", "the memory is full"},
                                                                        {"source", "the source contradicts itself"},
                                                                        {"unknown", "not understood"},
-                                                                       {"vtrain", "recomputation and launches are assumed"},
-                                                                       {"fms-compile", "NCCL's channels are not published"},
-                                                                       {"fms-eager", "NCCL's channels are not published"},
+                                                                       {"vtrain", "launches are assumed"},
+                                                                       {"fms-compile", "number of NCCL's channels"},
+                                                                       {"fms-eager", "number of NCCL's channels"},
                                                                        {"tinyllama", "network is assumed"},
                                                                        {"llmq", "copies to the host are left out"}};
   const auto reason = reasons.find(row.exception.empty() ? row.program : row.exception);

@@ -78,7 +78,8 @@ std::vector<Row> read_rows(const std::filesystem::path& folder) {
                     .role = cells[0] == "vt-single-973" ? "fit" : "predict",
                     .exception = {},
                     .note = {},
-                    .source = "VIA-Research/vTrain config/validation, ground truth of one node and of several"});
+                    .source = format("VIA-Research/vTrain f8dda84 data/ground_truth_{}.csv",
+                                     cells[0].starts_with("vt-single") ? "single" : "multi")});
   }
   return rows;
 }
