@@ -96,7 +96,7 @@ Rates rates_of(const GpuFigures& gpu, const Transformer& model, DType type, cons
           .hop = {has_nvlink ? 3.4e-6 : 5.7e-6, nccl},
           .network_share = {0.93, "assumed"},
           .network = network,
-          .interference = {0.450, "fitted to ten updates of other programs (docs/simulator.md)"},
+          .interference = {0.451, "fitted to ten updates of other programs (docs/simulator.md)"},
           .copies = {}};
 }
 
@@ -177,7 +177,9 @@ double collective_seconds(const CollectiveUse& use, MeshShape mesh, const Cluste
                             ? 0
                             : rates.copies * static_cast<double>(use.buffer_bytes(static_cast<std::size_t>(group.ranks))) /
                                   static_cast<double>(use.element_bytes) / rates.memory;
-  const auto sent = static_cast<double>(use.sent_bytes(static_cast<std::size_t>(group.ranks)));
+  const double sent = use.kind == Collective::all_reduce && rates.all_reduce_bytes > 0
+                          ? passes * rates.all_reduce_bytes * static_cast<double>(use.count) * (group.ranks - 1) / group.ranks
+                          : static_cast<double>(use.sent_bytes(static_cast<std::size_t>(group.ranks)));
   if (use.kind == Collective::all_gather || cluster.sum_order == SumOrder::library)
     return latency + sent / ring_bandwidth(group, rates) + copied;
   // Sums in canonical order: messages from rank to rank.

@@ -65,8 +65,9 @@ struct Rates {
   Rate hop;            // of a ring in a node; that of the network is in `network`
   Rate network_share;  // of a port's bandwidth, that payload reaches
   Network network;
-  Rate interference;  // the part of its rate that computing loses while a collective runs at the rate of `ring`
-  Rate copies;        // bytes that are copied around a reduction, for each element
+  Rate interference;            // the part of its rate that computing loses while a collective runs at the rate of `ring`
+  Rate copies;                  // bytes that are copied around a reduction, for each element
+  double all_reduce_bytes = 0;  // of an element that an all-reduce sends, in both passes; 0: as in the plan
   Queues queues = Queues::streams;
 };
 

@@ -1,0 +1,62 @@
+// The predictions of published measurements, which docs/simulator.md reports, must not get worse unseen.
+#include <cmath>
+
+#include <boost/test/unit_test.hpp>
+
+#include "files/input_file.hpp"
+#include "plan/kind.hpp"
+#include "simulator/page.hpp"
+
+using namespace fsdp;
+using namespace fsdp::simulator;
+
+namespace {
+
+const GpuFigures& gpu_named(std::string_view name) { return *std::ranges::find(known_gpus(), name, &GpuFigures::name); }
+
+bool rounds_to(double exact, double rounded) { return std::abs(exact - rounded) <= 0.0005 + 1e-12; }
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(errors_stay_small_and_the_page_has_them) {
+  const std::vector<Row> rows = read_rows(FSDP_SIMULATOR_ROWS);
+  const Report report{rows, predict_all(rows)};
+  for (const RowSetIndex set : {of_llm_foundry, of_others, of_vtrain, of_holdout}) {
+    const Errors errors = errors_of(report.predictions, row_sets[set].has);
+    BOOST_TEST(errors.count >= 18u);
+    BOOST_TEST(errors.mean < (set == of_holdout ? 12 : 6), row_sets[set].name << ": " << errors.mean << " %");
+  }
+  for (const Prediction& prediction : report.predictions)
+    if (prediction.row->exception.empty())
+      BOOST_TEST(std::abs(prediction.error()) < 0.20, prediction.row->id << ": " << 100 * prediction.error() << " %");
+  BOOST_TEST(read_text_file(FSDP_SIMULATOR_PAGE).find(table_of("errors", report)) != std::string::npos,
+             "docs/simulator.md has other errors; run tools/validate-simulator");
+}
+
+// The fit is deterministic, and the library has its results.
+BOOST_AUTO_TEST_CASE(the_library_has_the_fitted_constants) {
+  const std::vector<Row> rows = read_rows(FSDP_SIMULATOR_ROWS);
+  const std::vector<const Row*> ten = rows_to_fit(rows);
+  BOOST_TEST(ten.size() == 10u);
+  BOOST_TEST(rounds_to(fitted[products_cu12], gpu_named("a100").product_share));
+  BOOST_TEST(rounds_to(fitted[products_hopper], gpu_named("h100").product_share));
+  BOOST_TEST(rounds_to(fitted[products_hopper], gpu_named("h200").product_share));
+  const Transformer model(arch_config("gpt2"));
+  BOOST_TEST(rounds_to(fitted[interference], rates_of(gpu_named("h100"), model, DType::bf16, {}).interference));
+}
+
+// kernels::round_at_random() reads and writes the fp32 numbers, writes the bf16 ones, and reads them if it adds to them.
+BOOST_AUTO_TEST_CASE(a_rounding_moves_each_number_once_in_each_direction) {
+  const Transformer model(arch_config("gpt2"));
+  const Layout layout(model.parameters(), wrap_parameters(model.parameters(), {}), 1);
+  const StageWork stages(model, layout.trained(), {1, 8}, DType::bf16);
+  const OptimizerOptions adamw;
+  const Costing costing{layout, stages, adamw};
+  for (const bool adds : {false, true})
+    for (const auto& [kind, fp32] : {std::pair(&kinds::round_master, 2), std::pair(&kinds::round_gradient, 2),
+                                     std::pair(&kinds::round_gradient_and_square, 1)}) {
+      Operation op{.kind = kind, .stream = StreamId::compute, .operands = {}};
+      op.accumulate = adds, op.count = 100, op.type = DType::bf16;
+      BOOST_TEST(kind->cost(op, costing).memory_bytes == 100 * (4 * fp32 + (adds ? 4 : 2)));
+    }
+}
