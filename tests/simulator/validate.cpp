@@ -13,11 +13,12 @@ using namespace fsdp::simulator;
 namespace {
 
 constexpr std::string_view usage =
-    "usage: validate-simulator fit | table | ablate | write\n"
+    "usage: validate-simulator fit | table | ablate | write [FOLDER]\n"
     "  fit     fits the constants on the ten rows, and prints them\n"
     "  table   prints the errors of all rows and of each source, the worst rows and the scaling\n"
     "  ablate  leaves out one term of the method at a time and fits again\n"
-    "  write   writes the tables of docs/simulator.md\n";
+    "  write   writes the tables of docs/simulator.md\n"
+    "FOLDER has rows.csv and vtrain.csv; it is tests/simulator if it is not given.\n";
 
 void print_fit(const std::vector<Row>& rows) {
   const std::vector<const Row*> ten = rows_to_fit(rows);
@@ -30,8 +31,8 @@ void print_fit(const std::vector<Row>& rows) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  const std::string_view command = argc == 2 ? argv[1] : "";
-  const std::vector<Row> rows = read_rows(FSDP_SIMULATOR_ROWS);
+  const std::string_view command = argc == 2 || argc == 3 ? argv[1] : "";
+  const std::vector<Row> rows = read_rows(argc == 3 ? argv[2] : FSDP_SIMULATOR_ROWS);
   if (command == "fit")
     print_fit(rows);
   else if (command == "table")

@@ -7,6 +7,7 @@ cd "$1/tests"
 status=0 others=(
   apps tools tools_cli bench         # apps/ and tools/: their code, their scripts, command lines, what users measure
   jobs slurm mpich gpu               # whole programs: under mpirun, in Slurm, with another MPI, on a real GPU
+  simulator                          # predictions next to published measurements
   extending install headers fuzz     # docs/extending*.md, the installed package, headers on their own, damaged files
   cuda_double golden support         # no tests of a room: a GPU in software with its tests, golden data, helpers of tests
 )

@@ -23,15 +23,15 @@ Amount of_kept_gradient(const Query& q) { return {q.shard_numel(), q.unit().type
 Amount of_kept_whole_gradient(const Query& q) { return {q.unit().padded_numel, q.unit().types.gradient}; }
 Amount of_kept_master(const Query& q) { return {q.shard_numel(), q.unit().types.master}; }
 
-/// The bytes of passes over the fp32 and over the 16-bit values.
-Cost passes(std::size_t wide, std::size_t narrow, const Operation& op) {
+/// The bytes of `wide` passes over the fp32 values and of `narrow` passes over the 16-bit ones.
+Cost cost_of_passes(std::size_t wide, std::size_t narrow, const Operation& op) {
   return {.memory_bytes = static_cast<double>(wide * op.count * sizeof(float) + narrow * op.bytes())};
 }
-Cost upcast_cost(const Operation& op, const Costing&) { return passes(1, 1, op); }
+Cost upcast_cost(const Operation& op, const Costing&) { return cost_of_passes(1, 1, op); }
 /// Reads and writes the fp32 values, and writes the 16-bit ones; reads these, too, if it adds to them.
-Cost rounding_cost(const Operation& op, const Costing&) { return passes(2, op.accumulate ? 2 : 1, op); }
+Cost rounding_cost(const Operation& op, const Costing&) { return cost_of_passes(2, op.accumulate ? 2 : 1, op); }
 /// The same, but does not write the fp32 values.
-Cost rounding_and_squares_cost(const Operation& op, const Costing&) { return passes(1, op.accumulate ? 2 : 1, op); }
+Cost rounding_and_squares_cost(const Operation& op, const Costing&) { return cost_of_passes(1, op.accumulate ? 2 : 1, op); }
 
 /// A part of the noise's random key, so that each sum of a gradient in an update is rounded with different noise.
 std::uint32_t time_of(const Operation& op) { return static_cast<std::uint32_t>(2 * op.micro_batch + (op.accumulate ? 1 : 0)); }
