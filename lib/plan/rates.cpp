@@ -169,10 +169,12 @@ double ring_bandwidth(const RingGroup& group, const Rates& rates) {
 double collective_seconds(const CollectiveUse& use, MeshShape mesh, const Cluster& cluster, const Rates& rates) {
   const RingGroup group = ring_group(use.axis, mesh, cluster);
   if (group.ranks == 1) return 0;
-  // An all-reduce is two passes. Between nodes NCCL prefers trees for it.
+  // An all-reduce is two passes. NCCL does short ones by a tree of nodes, with a chain in each node.
   const bool reduces_all = use.kind == Collective::all_reduce;
-  const double passes = reduces_all ? 2 : 1, hops = reduces_all ? std::log2(group.nodes) : group.nodes - 1;
-  const double latency = passes * (rates.call + (group.ranks - group.nodes) * rates.hop + hops * rates.network.hop);
+  const double passes = reduces_all ? 2 : 1, on_node = static_cast<double>(group.ranks) / group.nodes,
+               hops = reduces_all ? on_node - 1 : group.ranks - group.nodes,
+               between = reduces_all ? std::log2(group.nodes) : group.nodes - 1;
+  const double latency = passes * (rates.call + hops * rates.hop + between * rates.network.hop);
   const double copied = use.kind != Collective::reduce_scatter
                             ? 0
                             : rates.copies * static_cast<double>(use.buffer_bytes(static_cast<std::size_t>(group.ranks))) /
