@@ -14,10 +14,19 @@ namespace {
 
 double real(std::size_t n) { return static_cast<double>(n); }
 
-constexpr double StepPrediction::*parts[] = {
-    &StepPrediction::total,  &StepPrediction::products,  &StepPrediction::attention,     &StepPrediction::memory_bound,
-    &StepPrediction::slowed, &StepPrediction::exposed,   &StepPrediction::recomputation, &StepPrediction::offload,
-    &StepPrediction::disk,   &StepPrediction::optimizer, &StepPrediction::communication};
+constexpr double StepPrediction::*parts[] = {&StepPrediction::total,
+                                             &StepPrediction::products,
+                                             &StepPrediction::attention,
+                                             &StepPrediction::memory_bound,
+                                             &StepPrediction::slowed,
+                                             &StepPrediction::exposed,
+                                             &StepPrediction::recomputation,
+                                             &StepPrediction::offload,
+                                             &StepPrediction::disk,
+                                             &StepPrediction::optimizer,
+                                             &StepPrediction::communication,
+                                             &StepPrediction::recomputed_products,
+                                             &StepPrediction::recomputed_attention};
 
 bool is_optimizer(const Operation& op) {
   return op.kind->part == UpdatePart::optimizer || op.kind->part == UpdatePart::rounding;
@@ -87,7 +96,8 @@ UpdateSimulation::Simulated UpdateSimulation::simulate(const Planned& planned, c
       if (is_optimizer(op))
         step.optimizer += spread * time.total;
       else if (op.kind->part == UpdatePart::again)
-        step.recomputation += spread * time.total;
+        step.recomputation += spread * time.total, step.recomputed_products += spread * time.products,
+            step.recomputed_attention += spread * time.attention;
       else
         step.products += spread * time.products, step.attention += spread * time.attention,
             step.memory_bound += spread * (time.total - time.products - time.attention);

@@ -14,6 +14,7 @@
 #include "files/json.hpp"
 #include "plan/plan.hpp"
 #include "record/goodput.hpp"
+#include "report/compared_update.hpp"
 #include "report/page_parts.hpp"
 #include "report/plot.hpp"
 #include "report/run_report.hpp"
@@ -59,8 +60,6 @@ bool is_minor(const std::string& option) {
                                               "tensorboard",       "trace",    "trace-updates", "update-freq"};
   return minor.contains(option);
 }
-
-std::string ms_text(double ms) { return ms < 1000 ? format("{:.3g} ms", ms) : format_duration(1e-3 * ms); }
 
 /// The colours of what takes time; the same in all bars.
 enum : std::size_t { computing_colour, waiting_colour, validation_colour, data_colour, start_colour, save_colour, lost_colour };
@@ -668,7 +667,8 @@ class Page {
     };
     add("matrix products", value(&Updates::products_ms), computing_colour);
     add("attention", value(&Updates::attention_ms), save_colour);
-    add("other kernels", value(&Updates::other_kernels_ms), lost_colour);
+    const bool is_gpu = !std::isfinite(value(&Updates::products_ms));  // whose kernels are not told apart
+    add(is_gpu ? "kernels of forward and backward" : "other kernels", value(&Updates::other_kernels_ms), lost_colour);
     add("norm and optimizer", value(&Updates::optimizer_ms), start_colour);
     add("waiting for communication or other ranks", value(&Updates::exposed_ms), waiting_colour);
     const bool knows_work = bar.parts.size() > 1;
@@ -681,16 +681,16 @@ class Page {
   }
 
   static Bar prediction(const Run& run, const std::string& title) {
-    const json& line = run.starts.back().line;
-    const json predicted = line.contains("predicted") ? line["predicted"] : json();
-    const auto part = [&](const char* key) { return 1e3 * number_at(predicted, key); };
-    if (!(part("total") > 0)) return {};
-    return {format("{}predicted from the plan and the GPU's datasheet: {}", title, ms_text(part("total"))),
-            {{"matrix products", part("products"), computing_colour},
-             {"attention", part("attention"), save_colour},
-             {"other kernels", part("memory_bound"), lost_colour},
-             {"norm and optimizer", part("optimizer"), start_colour},
-             {"waiting for communication or other ranks", part("exposed"), waiting_colour}}};
+    const UpdateParts parts = predicted_update(run.starts.back().line);
+    if (!(parts.total > 0)) return {};
+    return {format("{}predicted from the plan and the machine's rates: {}", title, ms_text(parts.total)),
+            {{"matrix products", parts.products, computing_colour},
+             {"attention", parts.attention, save_colour},
+             {"other kernels", parts.other_kernels, lost_colour},
+             {"slowed by communication", parts.slowed, validation_colour},
+             {"norm and optimizer", parts.optimizer, start_colour},
+             {"waiting for communication or other ranks", parts.waiting, waiting_colour},
+             {"other work of the host", parts.host, other_colour}}};
   }
 
   void time_of_updates() {
@@ -709,6 +709,9 @@ class Page {
       }
     }
     std::string advice;
+    for (const Run& run : runs_)
+      if (const std::string compared = compare_with_prediction(run); !compared.empty())
+        advice += format("<p>{}</p>\n", escaped(prefix(run) + compared));
     for (const Run& run : runs_)
       if (const RunStart& newest = run.starts.back(); shares_cores(newest))
         advice += format(
@@ -811,12 +814,13 @@ class Page {
     };
     std::string out;
     for (const Run& run : runs_) {
-      std::vector<SlowRank> slow_ranks = run.slow_ranks;
-      std::erase_if(slow_ranks, [&](const SlowRank& slow) { return slow.step <= static_cast<double>(run.starts.back().step); });
+      std::vector<SlowestRank> slow_ranks = run.slow_ranks;
+      std::erase_if(slow_ranks,
+                    [&](const SlowestRank& slow) { return slow.step <= static_cast<double>(run.starts.back().step); });
       const bool one_node = std::all_of(slow_ranks.begin(), slow_ranks.end(),
-                                        [&](const SlowRank& slow) { return slow.host == slow_ranks[0].host; });
+                                        [&](const SlowestRank& slow) { return slow.host == slow_ranks[0].host; });
       std::map<std::string, Slow> all;
-      for (const SlowRank& slow : slow_ranks) {
+      for (const SlowestRank& slow : slow_ranks) {
         Slow& one = all[one_node ? whole_text(slow.rank) : slow.host];
         ++one.times;
         if (slow.median_ms > 0 && slow.ms > 0) one.excess += slow.ms / slow.median_ms - 1;

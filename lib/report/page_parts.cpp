@@ -20,6 +20,7 @@ std::string html_section(const std::string& id, const std::string& title, const 
 }
 
 std::string percent(double share) { return format("{:.1f} %", 100 * share); }
+std::string ms_text(double ms) { return ms < 1000 ? format("{:.3g} ms", ms) : format_duration(1e-3 * ms); }
 
 std::string table(const std::vector<Cells>& rows) {
   std::string out = "<div class=\"wide\"><table>\n";

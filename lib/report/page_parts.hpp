@@ -22,6 +22,8 @@ std::string html_section(const std::string& id, const std::string& title, const 
 
 /// "12.3 %" for 0.123.
 std::string percent(double share);
+/// "12.3 ms" or "1.2 s".
+std::string ms_text(double ms);
 
 using Cells = std::vector<std::string>;
 /// A table of text; the first row is its head. Cells are escaped.

@@ -470,6 +470,8 @@ nlohmann::json start_fields(const RunContext& run, const Machine& machine, const
                            {"attention", step.attention},
                            {"memory_bound", step.memory_bound},
                            {"recomputation", step.recomputation},
+                           {"recomputed_products", step.recomputed_products},
+                           {"recomputed_attention", step.recomputed_attention},
                            {"optimizer", step.optimizer},
                            {"slowed", step.slowed},
                            {"exposed", step.exposed},
