@@ -13,7 +13,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ExplainedPlan::Unit, name, trained, shards, e
                                    fp32_copy_bytes, gradient_bytes, optimizer_state_bytes, tensors, shard_slices)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ExplainedPlan::Buffer, name, role, bytes, on_host, whole_run)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ExplainedPlan::Operation, title, kind, label, stream, micro_batch, unit, block, drawn_time,
-                                   reads, writes, waits, activations, moved_bytes)
+                                   reads, writes, waits, activations, moved_bytes, begin_ms, end_ms)
 
 namespace {
 
@@ -62,6 +62,8 @@ ExplainedPlan explained_plan(const PlanTable& table) {
                     .strategies = table.rows,
                     .chosen = table.chosen(),
                     .recomputing = recomputing,
+                    .is_predicted = table.predicts(),
+                    .micro_batches = table.options.train.sharding.plan.micro_batches,
                     .units = {},
                     .buffers = {},
                     .operations = {}};
@@ -75,6 +77,7 @@ ExplainedPlan explained_plan(const PlanTable& table) {
     for (const Location& place : places) buffers.push_back(place.buffer);
     return buffers;
   };
+  const std::vector<TaskTime> times = times_of_chosen(table, recomputing);
   std::size_t activations = 0;
   for (const Operation& op : plan.update) {
     for (const BufferId id : op.acquires) activations += plan.buffers[static_cast<std::size_t>(id)].bytes;
@@ -93,6 +96,10 @@ ExplainedPlan explained_plan(const PlanTable& table) {
                               .waits = op.waits,
                               .activations = activations,
                               .moved_bytes = use ? use->whole_bytes(1) : 0});
+    if (out.is_predicted) {
+      const TaskTime& time = times.at(out.operations.size() - 1);
+      out.operations.back().begin_ms = 1e3 * time.begin, out.operations.back().end_ms = 1e3 * time.end;
+    }
     for (const BufferId id : op.frees) activations -= plan.buffers[static_cast<std::size_t>(id)].bytes;
   }
   return out;
@@ -110,6 +117,7 @@ nlohmann::json to_json(const ExplainedPlan& plan) {
     nlohmann::json& op = json["operations"][i];
     op["part"] = name_of(plan.operations[i].part);
     if (plan.operations[i].moved_bytes == 0) op.erase("moved_bytes");
+    if (!plan.is_predicted) op.erase("begin_ms"), op.erase("end_ms");
   }
   return json;
 }

@@ -46,13 +46,15 @@ struct ExplainedPlan {
     std::vector<BufferId> reads, writes;
     std::vector<int> waits;                          // operations before this one
     std::uint64_t activations = 0, moved_bytes = 0;  // moved_bytes: only of a collective
+    double begin_ms = 0, end_ms = 0;                 // if is_predicted
   };
 
   std::filesystem::path path;  // of the options that the plan is made from, for messages
   std::uint64_t nodes = 1, ranks_per_node = 1;
   std::vector<PlanRow> strategies;
   PlanRow chosen;
-  bool recomputing = false;
+  bool recomputing = false, is_predicted = false;
+  std::uint64_t micro_batches = 1;  // of an update; `operations` have at most two
   std::vector<Unit> units;
   std::vector<Buffer> buffers;
   std::vector<Operation> operations;
@@ -61,7 +63,7 @@ struct ExplainedPlan {
 /// Makes the plan of the chosen strategy, with recomputation of activations if the options request it.
 ExplainedPlan explained_plan(const PlanTable& table);
 
-/// Returns the units, buffers and operations.
+/// Returns the units, buffers and operations; operations have their times if these are predicted.
 nlohmann::json to_json(const ExplainedPlan& plan);
 
 }  // namespace fsdp

@@ -171,12 +171,31 @@ const PlanRow& PlanTable::chosen() const {
   return *std::find_if(rows.begin(), rows.end(), [](const PlanRow& row) { return row.chosen; });
 }
 
-ShardedPlan plan_of_chosen(const PlanTable& table, bool recompute) {
+namespace {
+
+ShardingOptions options_of_chosen(const PlanTable& table, bool recompute) {
   const PlanRow& row = table.chosen();
   ShardingOptions sharding = options_of_row(table.options, *row.placement, recompute);
   sharding.plan.recomputed_blocks = row.variant(recompute).recomputed_blocks;
   sharding.plan.offloaded_inputs = row.variant(recompute).offloaded_inputs;
-  return plan_two_micro_batches(*row.variant(recompute).model, sharding, row.mesh);
+  return sharding;
+}
+
+}  // namespace
+
+ShardedPlan plan_of_chosen(const PlanTable& table, bool recompute) {
+  const PlanRow& row = table.chosen();
+  return plan_two_micro_batches(*row.variant(recompute).model, options_of_chosen(table, recompute), row.mesh);
+}
+
+std::vector<TaskTime> times_of_chosen(const PlanTable& table, bool recompute) {
+  std::vector<TaskTime> times;
+  if (!table.predicts()) return times;
+  const PlanRow& row = table.chosen();
+  const UpdateSimulation simulation(*row.variant(recompute).model, options_of_chosen(table, recompute), row.mesh,
+                                    table.options.cluster);
+  for (const SimulatedOperation& one : simulation.operations(*table.rates, table.options.disk())) times.push_back(one.time);
+  return times;
 }
 
 namespace {

@@ -99,6 +99,8 @@ PlanTable make_plan_table(const PlanTableOptions& options);
 
 /// Returns the plan of the chosen strategy, for explanations; with recomputation of activations if `recompute`.
 ShardedPlan plan_of_chosen(const PlanTable& table, bool recompute);
+/// Returns the predicted times, in seconds, of the operations of that plan; nothing if there are no predictions.
+std::vector<TaskTime> times_of_chosen(const PlanTable& table, bool recompute);
 
 /// The memory of the model states (parameters, gradients and optimizer state) according to a common rule of thumb, in bytes.
 struct RuleOfThumb {

@@ -20,7 +20,7 @@ struct TitledFile {
 };
 using Files = std::vector<TitledFile>;
 
-const std::vector<std::pair<std::string, Queues>> modes = {
+const std::vector<std::pair<std::string, std::optional<Queues>>> modes = {
     {"streams", Queues::streams}, {"thread", Queues::thread}, {"one", Queues::one}};
 
 /// Reads TITLE@MODE=FILE, TITLE=FILE or FILE. A title may have '=' and '@', too, and so may the path of a file that exists.
@@ -43,15 +43,17 @@ TitledFile titled_file_of(const std::string& argument) {
   return file;
 }
 
-/// Makes the plan of fsdp-plan with the options of a file.
-ExplainedPlan plan_of_file(const std::string& path) {
+/// Makes the plan of fsdp-plan with the options of a file. Predicted times are those with `queues`, if these are given.
+ExplainedPlan plan_of_file(const std::string& path, std::optional<Queues> queues = {}) {
   PlanTableOptions options;
   OptionTable table = plan_option_table(options);
   table.config_elsewhere({"{"}, "(it is JSON); give a file that fsdp-plan [options] --print-config has printed");
   const std::array<const char*, 3> words = {"fsdp-plan", "--config", path.c_str()};
   try {
     table.parse(static_cast<int>(words.size()), words.data());
-    ExplainedPlan plan = explained_plan(make_plan_table(options));
+    PlanTable made = make_plan_table(options);
+    if (made.rates && queues) made.rates->queues = *queues;
+    ExplainedPlan plan = explained_plan(made);
     plan.path = path;
     return plan;
   } catch (const UserError& error) {
@@ -63,26 +65,37 @@ ExplainedPlan plan_of_file(const std::string& path) {
 
 std::vector<TitledPlan> read_plans(const FigureOptions& options, const Files& files) {
   std::vector<TitledPlan> plans;
-  for (const TitledFile& file : files)
-    plans.push_back({file.title, plan_of_file(file.path), file.queues.value_or(options.queues)});
+  for (const TitledFile& file : files) {
+    const std::optional<Queues> queues = file.queues ? file.queues : options.queues;
+    plans.push_back({file.title, plan_of_file(file.path, queues), queues.value_or(Queues::streams)});
+  }
   return plans;
 }
 
 Figure draw_timeline_of(const FigureOptions& options, const Files& files) {
-  if (!is_trace(files.front().path)) {
+  Files plans, traces;
+  for (const TitledFile& file : files) (is_trace(file.path) ? traces : plans).push_back(file);
+  if (traces.empty()) {
     if (options.update || options.ranks)
       throw UserError(format("--update and --ranks are for traces ('{}' is none); leave them out", files.front().path));
-    return draw_plan_timeline(read_plans(options, files), options.slots);
+    return draw_plan_timeline(read_plans(options, plans), options.slots);
   }
-  if (files.size() > 1 || options.slots || options.queues != Queues::streams || files.front().queues)
+  const TitledFile& file = traces.front();
+  if (traces.size() > 1 || file.queues || (plans.empty() && (options.slots || options.queues)))
     throw UserError(
         format("'{}' is a trace (a figure shows one trace, and --queues and --slots are for plans); give one trace "
                "without these options",
-               files.front().path));
-  const Trace trace = read_trace(files.front().path);
+               file.path));
+  const Trace trace = read_trace(file.path);
   TraceView view{.update = options.update, .ranks = trace.ranks};
   view.ranks.resize(std::min(view.ranks.size(), options.ranks.value_or(2)));
-  return draw_trace_timeline(trace, view);
+  if (plans.empty()) return draw_trace_timeline(trace, view);
+  TracePanels measured = panels_of(trace, view);
+  for (TimelinePanel& panel : measured.panels) {
+    if (!file.title.empty()) panel.title = format("{}, {}", file.title, panel.title);
+    panel.note = measured.about + ", measured";
+  }
+  return draw_plan_timeline(read_plans(options, plans), options.slots, measured.panels);
 }
 
 Figure draw_losses_of(const FigureOptions&, const Files& files) {
@@ -143,19 +156,23 @@ void add_figure_options(OptionTable& table, FigureOptions& options) {
           "rank holds of "
           "parameters, gradients and optimizer state), units (the units, their shards, and the tensors of one unit), step "
           "(what becomes of one unit in an update). Of one or more such files: nodes (what each rank holds and sends), bytes "
-          "(bytes per parameter), memory (of a rank over the operations of an update), timeline (the streams of an update). Of "
-          "what --trace wrote: timeline, with measured times. Of runs: loss. Of what fsdp-bench tuning printed: tuning (speed "
+          "(bytes per parameter), memory (of a rank over the operations of an update), timeline (the streams of an update; if "
+          "the options have a GPU, with predicted times). Of what --trace wrote: timeline, with measured times, and below "
+          "plans "
+          "with predicted times if such files are given, too. Of runs: loss. Of what fsdp-bench tuning printed: tuning (speed "
           "over memory).")
       .unset("none")
       .sets("sharded-plan", "--sharding-strategy full")
       .sets("trace-of-run", "fsdp-train --trace");
   table.integer("unit", "N", options.unit, {0, 1e9}, "In the figures units and step: which unit (0 is the first).")
       .sets("drawn-unit");
-  table.choice(
-      "queues", options.queues, modes,
-      "In the timeline of a plan: streams (each stream by itself), thread (one thread computes and another one does the "
-      "rest, in the order of the plan, as with --comm-thread) or one (one thread does all). TITLE@MODE=FILE is for one "
-      "file.");
+  table
+      .choice(
+          "queues", options.queues, modes,
+          "In the timeline of a plan: streams (each stream by itself), thread (one thread computes and another one does the "
+          "rest, in the order of the plan, as with --comm-thread) or one (one thread does all). TITLE@MODE=FILE is for one "
+          "file.")
+      .unset("streams");
   table.flag("slots", options.slots, "In the timeline of a plan: show which unit is in which slot.");
   table
       .integer("update", "N", options.update, {0, static_cast<double>(std::numeric_limits<int>::max())},

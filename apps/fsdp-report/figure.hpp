@@ -15,7 +15,7 @@ namespace fsdp {
 struct FigureOptions {
   std::string figure;  // empty: no figure
   std::size_t unit = 1;
-  Queues queues = Queues::streams;
+  std::optional<Queues> queues;
   bool slots = false;
   std::optional<std::size_t> update, ranks;
 };

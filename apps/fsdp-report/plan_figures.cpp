@@ -585,33 +585,43 @@ Figure draw_memory(std::span<const TitledPlan> plans) {
 
 namespace {
 
-/// Computes when each operation begins, and its boxes.
-TimelinePanel make_panel(const TitledPlan& titled, bool slots) {
-  const ExplainedPlan& plan = titled.plan;
-  TimelinePanel panel{.title = titled.title, .note = {}, .rows = rows_of_streams()};
+/// When each operation of a plan without predicted times is drawn; the forward pass of a block takes 1.
+std::vector<TaskTime> drawn_times(const TitledPlan& titled) {
+  const std::vector<ExplainedPlan::Operation>& operations = titled.plan.operations;
+  const std::vector<TimelineRow> rows = rows_of_streams();
   std::vector<Task> tasks;
-  std::vector<std::vector<int>> waits(plan.operations.size());
+  std::vector<std::vector<int>> waits(operations.size());
   int computing = -1;  // the last operation of the compute stream so far
-  for (std::size_t i = 0; i < plan.operations.size(); ++i) {
-    const ExplainedPlan::Operation& op = plan.operations[i];
+  for (std::size_t i = 0; i < operations.size(); ++i) {
+    const ExplainedPlan::Operation& op = operations[i];
     const bool computes = op.stream == "compute", by_thread = titled.queues == Queues::thread && !computes;
     waits[i] = op.waits;
     if (by_thread && computing >= 0) waits[i].push_back(computing);  // the computing thread enqueues this work
     if (computes) computing = static_cast<int>(i);
-    const auto stream = std::ranges::find(panel.rows, op.stream, &TimelineRow::name) - panel.rows.begin();
+    const auto stream = std::ranges::find(rows, op.stream, &TimelineRow::name) - rows.begin();
     tasks.push_back({.queue = titled.queues == Queues::one ? 0
-                              : by_thread                  ? 1 + static_cast<int>(panel.rows.size())
+                              : by_thread                  ? 1 + static_cast<int>(rows.size())
                                                            : static_cast<int>(stream),
                      .length = op.drawn_time,
                      .waits = waits[i]});
   }
-  const std::vector<TaskTime> times = schedule(tasks);
+  return schedule(tasks);
+}
+
+TimelinePanel make_panel(const TitledPlan& titled, bool slots) {
+  const ExplainedPlan& plan = titled.plan;
+  TimelinePanel panel{.title = titled.title, .note = {}, .rows = rows_of_streams()};
+  std::vector<TaskTime> times;
+  if (plan.is_predicted)
+    for (const ExplainedPlan::Operation& op : plan.operations) times.push_back({op.begin_ms, op.end_ms});
+  else
+    times = drawn_times(titled);
   double used = 0, waited = 0, length = 0;
   std::map<BufferId, std::pair<double, std::string>> occupied;  // slots, by buffer: the begin of their use, and the unit
   for (std::size_t i = 0; i < plan.operations.size(); ++i) {
     const ExplainedPlan::Operation& op = plan.operations[i];
     const auto [begin, end] = times[i];
-    if (op.drawn_time > 0) {
+    if (end > begin) {
       if (op.stream == "compute" && begin > used + 1e-9) {
         add_box(panel, "compute", {used, begin, "", "waits", waiting_stage().fill, &waiting_stage()});
         waited += begin - used;
@@ -619,7 +629,9 @@ TimelinePanel make_panel(const TitledPlan& titled, bool slots) {
       std::string label = op.label.substr(0, op.label.find(','));
       if (const std::size_t root = label.find("root"); root != std::string::npos) label.erase(root, 4);
       const DrawnPart& stage = stage_of(op.part);
-      add_box(panel, op.stream, {begin, end, label, op.title, stage.fill, &stage});
+      add_box(panel, op.stream,
+              {begin, end, label, plan.is_predicted ? format("{}, {:.3f} ms", op.title, end - begin) : op.title, stage.fill,
+               &stage});
       if (op.stream == "compute") used = end;
     }
     length = std::max(length, end);
@@ -639,16 +651,28 @@ TimelinePanel make_panel(const TitledPlan& titled, bool slots) {
       occupied.erase(use);
     }
   }
-  panel.note = format("length {:.1f}, compute waits {:.1f} (1 is the forward pass of a block)", length, waited);
+  if (!plan.is_predicted)
+    panel.note = format("length {:.1f}, compute waits {:.1f} (1 is the forward pass of a block)", length, waited);
+  else
+    panel.note = format("{:.1f} ms{}, predicted; compute waits {:.1f} ms", length,
+                        plan.micro_batches > 2 ? format(" with 2 of {} micro-batches", plan.micro_batches) : "", waited);
   return panel;
 }
 
 }  // namespace
 
-Figure draw_plan_timeline(std::span<const TitledPlan> plans, bool slots) {
+Figure draw_plan_timeline(std::span<const TitledPlan> plans, bool slots, std::span<const TimelinePanel> trace) {
   std::vector<TimelinePanel> panels;
-  for (const TitledPlan& one : plans) panels.push_back(make_panel(one, slots));
-  Figure figure = draw_timeline_panels(panels, true);
+  const auto predicted = std::ranges::count_if(plans, [](const TitledPlan& one) { return one.plan.is_predicted; });
+  for (const TitledPlan& one : plans) {
+    if (!one.plan.is_predicted && (predicted > 0 || !trace.empty()))
+      throw UserError(
+          format("the plan of '{}' has no times, but {} (all have one scale); make its file with fsdp-plan --gpu NAME, too",
+                 one.plan.path.string(), trace.empty() ? "another one has" : "the trace has"));
+    panels.push_back(make_panel(one, slots));
+  }
+  panels.insert(panels.end(), trace.begin(), trace.end());
+  Figure figure = draw_timeline_panels(panels, trace.empty());
   figure.svg.hatch("held", "#fff", "#bbb");
   return figure;
 }

@@ -1,6 +1,6 @@
-// Figures of plans. All numbers come from the plan. This code computes only the positions on the page and, in a timeline, the
-// begin of each operation: as soon as its stream and the operations that it waits for are done. The functions throw UserError
-// if a plan has not what the figure shows.
+// Figures of plans. All numbers come from the plan. This code computes only the positions on the page and, in a timeline of a
+// plan without predicted times, the begin of each operation: as soon as its stream and the operations that it waits for are
+// done. The functions throw UserError if a plan has not what the figure shows.
 #pragma once
 
 #include <cstddef>
@@ -12,17 +12,10 @@
 
 namespace fsdp {
 
-/// Which operations run at the same time in a timeline.
-enum class Queues {
-  streams,  // each stream by itself
-  thread,   // one thread computes, and another one does the rest in the order of the plan
-  one       // one thread does all
-};
-
 struct TitledPlan {
   std::string title;
   ExplainedPlan plan;
-  Queues queues = Queues::streams;  // of a timeline
+  Queues queues = Queues::streams;  // of a timeline; predicted times do not depend on it
 };
 
 /// What each rank holds of parameters, gradients and optimizer state, by strategy.
@@ -37,7 +30,9 @@ Figure draw_nodes(std::span<const TitledPlan> plans);
 Figure draw_bytes(std::span<const TitledPlan> plans);
 /// Memory of a rank over the operations of an update, a panel for each plan.
 Figure draw_memory(std::span<const TitledPlan> plans);
-/// The streams of an update, a panel for each plan. With `slots`, also which unit is in which slot.
-Figure draw_plan_timeline(std::span<const TitledPlan> plans, bool slots);
+/// The streams of an update, a panel for each plan, and then the panels of `trace`, if any. With `slots`, also which unit is in
+/// which slot. If the plans have predicted times, the scale is in milliseconds. All plans have them, or none; with a trace,
+/// all.
+Figure draw_plan_timeline(std::span<const TitledPlan> plans, bool slots, std::span<const TimelinePanel> trace = {});
 
 }  // namespace fsdp

@@ -140,7 +140,7 @@ UpdateSplit split_of(const Trace& trace, std::uint64_t update, int rank) {
   return split;
 }
 
-Figure draw_trace_timeline(const Trace& trace, const TraceView& view) {
+TracePanels panels_of(const Trace& trace, const TraceView& view) {
   const std::uint64_t update = view.update.value_or(trace.updates.front());
   if (!std::binary_search(trace.updates.begin(), trace.updates.end(), update))
     throw UserError(format("the trace '{}' has no update {} (it has {}); give one of these as `drawn-update`",
@@ -163,12 +163,16 @@ Figure draw_trace_timeline(const Trace& trace, const TraceView& view) {
     add_box(by_rank[event.rank], event.stream,
             {begin, begin + length, event.label, format("{}, {:.3f} ms", event.title, length), stage.fill, &stage});
   }
-  std::vector<TimelinePanel> panels;
-  for (auto& [rank, panel] : by_rank) panels.push_back(std::move(panel));
-  Figure figure = draw_timeline_panels(panels, false);
-  const double length = std::max(0.0, last - first) / 1000;
-  figure.svg.text(figure_margin, figure.height + 8,
-                  format("update {}, {:.1f} ms from left to right, measured", update, length));
+  TracePanels all;
+  for (auto& [rank, panel] : by_rank) all.panels.push_back(std::move(panel));
+  all.about = format("update {}, {:.1f} ms", update, std::max(0.0, last - first) / 1000);
+  return all;
+}
+
+Figure draw_trace_timeline(const Trace& trace, const TraceView& view) {
+  const TracePanels all = panels_of(trace, view);
+  Figure figure = draw_timeline_panels(all.panels, false);
+  figure.svg.text(figure_margin, figure.height + 8, all.about + " from left to right, measured");
   figure.height += 20;
   return figure;
 }

@@ -51,7 +51,14 @@ struct TraceView {
   std::optional<std::uint64_t> update = {};  // nothing: the first one
   std::vector<int> ranks = {};               // empty: all
 };
-/// Draws one update, a panel for each rank. Throws UserError if the trace has not the update or one of the ranks.
+/// One update as panels, one for each rank, in milliseconds; `about`: "update 3, 12.3 ms". Throws UserError if the trace has
+/// not the update or one of the ranks.
+struct TracePanels {
+  std::vector<TimelinePanel> panels;
+  std::string about;
+};
+TracePanels panels_of(const Trace& trace, const TraceView& view);
+/// Draws these panels. Throws as panels_of() does.
 Figure draw_trace_timeline(const Trace& trace, const TraceView& view);
 
 }  // namespace fsdp
