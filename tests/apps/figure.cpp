@@ -99,6 +99,20 @@ BOOST_AUTO_TEST_CASE(the_first_ranks_of_a_trace_are_drawn) {
                  "has no update 3 (it has 2); give one of these as --update");
 }
 
+BOOST_AUTO_TEST_CASE(a_trace_is_drawn_below_predicted_times) {
+  const std::string plan = plan_of("predicted", "gpu = h100\nranks-per-node = 2\n"), trace = trace_of(3);
+  const Picture picture = read_svg(draw({"--figure", "timeline", "--slots", "a run=" + trace, "a plan=" + plan}));
+  BOOST_TEST(faults_of(picture) == "");
+  BOOST_TEST(picture.text("a run, rank 0").number("y") > picture.text("a plan").number("y"));
+  BOOST_TEST(picture.says("update 2, 0.0 ms, measured") == 2u);
+  // With one queue, a plan takes longer than with one for each stream.
+  BOOST_TEST((draw({"--figure", "timeline", "--queues", "one", plan}) != draw({"--figure", "timeline", plan})));
+  CHECK_CONTAINS(message_of([&] {
+                   draw({"--figure", "timeline", plan_of("plan"), trace});
+                 }),
+                 "has no times, but the trace has (all have one scale); make its file with fsdp-plan --gpu NAME, too");
+}
+
 BOOST_AUTO_TEST_CASE(mistakes_are_told) {
   const std::string plan = plan_of("plan"), trace = trace_of(2);
   const auto refused = [](std::vector<std::string> words) { return message_of([&] { draw(std::move(words)); }); };

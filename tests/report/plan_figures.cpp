@@ -371,6 +371,49 @@ BOOST_AUTO_TEST_CASE(operations_begin_when_their_stream_and_what_they_wait_for_a
   }
 }
 
+BOOST_AUTO_TEST_CASE(predicted_times_are_drawn_in_milliseconds) {
+  const Planned plan = four_ranks({"--bf16", "--gpu", "h100", "--update-freq", "5", "--batch-size", "64"});
+  const json& operations = plan["plan"]["operations"];
+  double length = 0, waited = 0, used = 0;
+  for (const json& op : operations) {
+    const double begin = op["begin_ms"], end = op["end_ms"];
+    length = std::max(length, end);
+    for (const json& before : op["waits"]) BOOST_TEST(operations[before.get<std::size_t>()]["end_ms"].get<double>() <= begin);
+    if (op["stream"] != "compute" || end <= begin) continue;
+    waited += std::max(0.0, begin - used), used = end;
+  }
+  // A trace of one operation, which takes as long as the plan, halves the scale if it begins at the plan's end.
+  TimelinePanel measured{.title = "rank 0", .note = "measured", .rows = {}};
+  add_box(measured, "compute", {length, 2 * length, "", "traced", paint::pear});
+  const std::vector<TitledPlan> plans = {titled("t", plan)};
+  for (const bool with_trace : {false, true}) {
+    const std::vector<TimelinePanel> trace(with_trace ? 1 : 0, measured);
+    const Picture picture = checked(draw_plan_timeline(plans, false, trace));
+    const double per_ms = 774 / (with_trace ? 2 * length : length);
+    for (const json& op : operations) {
+      const double begin = op["begin_ms"], duration = op["end_ms"].get<double>() - begin;
+      if (duration * per_ms < 0.3) continue;
+      const auto boxes = times_of(picture, format("{}, {:.3f} ms", op["title"].get<std::string>(), duration));
+      BOOST_TEST(std::ranges::any_of(boxes,
+                                     [&](const auto& box) {
+                                       return is_near(box.first, begin * per_ms, 0.11) &&
+                                              is_near(box.second, duration * per_ms, 0.11);
+                                     }),
+                 op["title"]);
+    }
+    BOOST_TEST(
+        picture.says(format("{:.1f} ms with 2 of 5 micro-batches, predicted; compute waits {:.1f} ms", length, waited)) == 1u);
+    BOOST_TEST(picture.says("measured") == (with_trace ? 1u : 0u));
+    if (with_trace) BOOST_TEST(is_near(times_of(picture, "traced").at(0).first, 387, 0.11));
+  }
+  const Planned without = four_ranks();
+  BOOST_TEST(!without["plan"]["operations"][0].contains("begin_ms"));
+  CHECK_CONTAINS(message_of([&] {
+                   draw_plan_timeline(std::vector{titled("t", plan), titled("u", without)}, false);
+                 }),
+                 "has no times, but another one has (all have one scale); make its file with fsdp-plan --gpu NAME, too");
+}
+
 BOOST_AUTO_TEST_CASE(a_legend_has_as_many_lines_as_it_needs) {
   Svg svg(figure_width);
   const double end = draw_legend(svg, figure_margin, 20, std::vector<LegendEntry>(12, {"an entry of a legend", paint::blue}));
