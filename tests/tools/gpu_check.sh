@@ -74,7 +74,7 @@ if [[ -z $double ]]; then
   done < <(sed -n '/^# --- The list/,/^noting=false$/p' "$gpu_check" | grep -v '^ *#' | grep -oE -- '--[a-z][a-z0-9_-]+' | sort -u)
   run 77 --build "$build" --pending
   on_page '^  step.1.3B.cudnn +not run +good: 50 % or more$'
-  on_page 'by fsdp-plan, for h200, from datasheets'
+  on_page 'predicted by fsdp-plan for h200:'
 
   run 2 --only
   run 2 --only '['
