@@ -620,7 +620,7 @@ TimelinePanel make_panel(const TitledPlan& titled, bool slots) {
   std::map<BufferId, std::pair<double, std::string>> occupied;  // slots, by buffer: the begin of their use, and the unit
   for (std::size_t i = 0; i < plan.operations.size(); ++i) {
     const ExplainedPlan::Operation& op = plan.operations[i];
-    const auto [begin, end] = times[i];
+    const double begin = times[i].begin, end = times[i].end;
     if (end > begin) {
       if (op.stream == "compute" && begin > used + 1e-9) {
         add_box(panel, "compute", {used, begin, "", "waits", waiting_stage().fill, &waiting_stage()});

@@ -34,13 +34,13 @@ struct StepPrediction {
   // On the compute stream; with `slowed`, `exposed` and `host` they add up to `total`. The first three are of forward and
   // backward, without operations that only recompute activations.
   double products = 0, attention = 0, memory_bound = 0, recomputation = 0, optimizer = 0;
+  double slowed = 0;         // what computing takes longer while collectives run
+  double exposed = 0;        // the compute stream is idle, or runs a collective, load or unload
+  double host = 0;           // outside of the device
+  double communication = 0;  // of all collectives
+  double offload = 0;        // of copies from and to host memory, added up although the two directions overlap
+  double disk = 0;           // of reads and writes of files, added up in the same way
   double recomputed_products = 0, recomputed_attention = 0;  // parts of `recomputation`
-  double slowed = 0;                                         // what computing takes longer while collectives run
-  double exposed = 0;                                        // the compute stream is idle, or runs a collective, load or unload
-  double host = 0;                                           // outside of the device
-  double communication = 0;                                  // of all collectives
-  double offload = 0;  // of copies from and to host memory, added up although the two directions overlap
-  double disk = 0;     // of reads and writes of files, added up in the same way
 };
 
 /// The time and the part of each operation of a simulated update, for drawings and the critical path.
