@@ -25,8 +25,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double plot_width = 400, plot_height = 250;
-
 std::string date_text(double seconds) {
   const auto time = static_cast<std::time_t>(std::min<std::uint64_t>(whole_number(seconds), 250'000'000'000));
   std::tm utc{};
@@ -65,15 +63,6 @@ std::string ms_text(double ms) { return ms < 1000 ? format("{:.3g} ms", ms) : fo
 /// The colours of what takes time; the same in all bars.
 enum : std::size_t { computing_colour, waiting_colour, validation_colour, data_colour, start_colour, save_colour, lost_colour };
 constexpr std::size_t other_colour = 7;
-
-std::string plot_element(const Plot& plot) {
-  const auto drawn = draw(plot, plot_width, plot_height);
-  if (!drawn) return {};
-  return format("<figure>{}</figure>\n", drawn->svg.element(drawn->height, plot.title, drawn->attributes));
-}
-std::string plots_of(const std::string& elements) {
-  return elements.empty() ? "" : "<div class=\"plots\">" + elements + "</div>\n";
-}
 
 /// The curve of run `i` of several, or curve number `of_one` of one run.
 Curve curve_of(const std::vector<Run>& runs, std::size_t i, const std::string& what, std::size_t of_one, PlotPlace place) {
@@ -811,12 +800,13 @@ class Page {
     };
     std::string out;
     for (const Run& run : runs_) {
-      std::vector<SlowRank> slow_ranks = run.slow_ranks;
-      std::erase_if(slow_ranks, [&](const SlowRank& slow) { return slow.step <= static_cast<double>(run.starts.back().step); });
+      std::vector<SlowestRank> slow_ranks = run.slow_ranks;
+      std::erase_if(slow_ranks,
+                    [&](const SlowestRank& slow) { return slow.step <= static_cast<double>(run.starts.back().step); });
       const bool one_node = std::all_of(slow_ranks.begin(), slow_ranks.end(),
-                                        [&](const SlowRank& slow) { return slow.host == slow_ranks[0].host; });
+                                        [&](const SlowestRank& slow) { return slow.host == slow_ranks[0].host; });
       std::map<std::string, Slow> all;
-      for (const SlowRank& slow : slow_ranks) {
+      for (const SlowestRank& slow : slow_ranks) {
         Slow& one = all[one_node ? whole_text(slow.rank) : slow.host];
         ++one.times;
         if (slow.median_ms > 0 && slow.ms > 0) one.excess += slow.ms / slow.median_ms - 1;

@@ -91,7 +91,7 @@ struct SkippedUpdate {
   std::string reason;             // "overflow" or "spike"
   double loss_scale = not_known;  // with which it was tried
 };
-struct SlowRank {
+struct SlowestRank {
   double step = 0, rank = 0, ms = 0, median_ms = 0;
   std::string host;
 };
@@ -111,7 +111,7 @@ struct Run {
   double best_step = not_known;  // of the validation that was the best one, as the run judged it
   std::vector<Save> saves;
   std::vector<SkippedUpdate> skipped;
-  std::vector<SlowRank> slow_ranks;
+  std::vector<SlowestRank> slow_ranks;
   std::vector<Sample> samples;
   std::vector<std::string> notes;  // what could not be read, and other things that a reader must know
   double last_time = 0;            // of the newest line, seconds since 1970
