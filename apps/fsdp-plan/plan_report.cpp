@@ -8,7 +8,6 @@
 
 #include "base/clean_text.hpp"
 #include "base/format.hpp"
-#include "base/terminal.hpp"
 #include "base/version.hpp"
 #include "fsdp-plan/explained_plan.hpp"
 #include "fsdp-plan/plan_scaling.hpp"
@@ -126,15 +125,13 @@ std::string prediction_table(const PlanTable& table) {
                       ms(step.recomputation), ms(step.optimizer), ms(step.slowed), ms(step.exposed), ms(step.host),
                       table.fits(variant) ? "yes" : "no"});
     }
-  std::string notes;
-  for (const std::string& note : prediction_notes(table)) notes += wrap(note, 0, 100) + "\n";
   return format(
              "\nprediction for {}, not measured: the plan's operations with these rates\n{}"
              "Reading data and saves are not included. Parts are ms of the compute stream; they add up to an update. slowed:\n"
              "computing takes longer because collectives run at the same time; waits: for transfers and sums. MFU: of {:.0f}\n"
              "TFLOP/s, attention counted causally.\n",
              rates.machine, rates_table(constants), rates.peak / 1e12) +
-         lay_out(rows, 2) + notes;
+         lay_out(rows, 2) + (table.scaling.empty() ? text_of(prediction_notes(table)) : "");
 }
 
 /// Returns lines about a node's host memory and disk, if something is offloaded.

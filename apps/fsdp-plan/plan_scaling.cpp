@@ -72,16 +72,16 @@ std::string recomputed_text(const PlanTable& table, const PredictedPoint& point)
   return recomputes_first_blocks(table.options) ? format("{}", point.variant.recomputed_blocks) : "all";
 }
 
-Cells cells_of(const PlanTable& table, std::size_t i) {
-  const PredictedPoint& point = table.scaling[i];
+Cells cells_of(const PlanTable& table, const PredictedPoint& point) {
   const StepPrediction& step = point.variant.step;
+  const std::optional<double> share = efficiency(table, point);
   const auto ms = [](double seconds) { return format("{:.1f}", 1e3 * seconds); };
   return {format("{}", point.cluster.nodes),
           format("{}", point.cluster.ranks()),
           ms(step.total),
           format("{:.0f}", point.variant.tokens_per_second),
           format("{:.0f}", per_rank(point)),
-          format("{:.0f} %", 100 * efficiency(table.scaling, i)),
+          share ? format("{:.0f} %", 100 * *share) : "-",
           ms(step.slowed),
           ms(step.exposed),
           format("{:.0f} %", 100 * point.variant.mfu),
@@ -102,7 +102,8 @@ std::string scaling_headline(const PlanTable& table) {
 }
 
 constexpr std::string_view scaling_legend =
-    "Efficiency: tokens per second and rank, against the first row. Slowed and waits are ms of an update. Memory is that of a "
+    "Efficiency: tokens per second and rank, against the first row that fits. Slowed and waits are ms of an update. Memory is "
+    "that of a "
     "rank. Recomputed: blocks whose activations are recomputed";
 
 std::string legend_of(const PlanTable& table) {
@@ -145,8 +146,11 @@ std::vector<PredictedPoint> predict_scaling(const PlanTable& table) {
   return points;
 }
 
-double efficiency(const std::vector<PredictedPoint>& points, std::size_t i) {
-  return per_rank(points[i]) / per_rank(points.front());
+std::optional<double> efficiency(const PlanTable& table, const PredictedPoint& point) {
+  if (!table.fits(point.variant)) return std::nullopt;
+  const auto first =
+      std::ranges::find_if(table.scaling, [&](const PredictedPoint& other) { return table.fits(other.variant); });
+  return per_rank(point) / per_rank(*first);
 }
 
 std::string describe_scaling(const PlanTable& table) {
@@ -154,17 +158,20 @@ std::string describe_scaling(const PlanTable& table) {
   std::vector<Cells> rows = {
       {"", "", "ms per", "tokens", "/s and", "effi-", "", "", "", "", "recom-", ""},
       {"nodes", "ranks", "update", "/s", "rank", "ciency", "slowed", "waits", "MFU", "memory", "puted", "fits"}};
-  for (std::size_t i = 0; i < table.scaling.size(); ++i) rows.push_back(cells_of(table, i));
-  return format("\n{}\n{}{}\n", scaling_headline(table), lay_out(rows, 2), wrap(legend_of(table), 0, 100));
+  for (const PredictedPoint& point : table.scaling) rows.push_back(cells_of(table, point));
+  for (Cells& row : rows) row[0].insert(0, "  ");
+  return format("\n{}\n{}{}\n{}", scaling_headline(table), lay_out(rows, 2), wrap(legend_of(table), 0, 100),
+                text_of(prediction_notes(table)));
 }
 
 nlohmann::json to_json(const PlanTable& table, const PredictedPoint& point) {
+  const std::optional<double> share = efficiency(table, point);
   return {{"nodes", point.cluster.nodes},
           {"ranks", point.cluster.ranks()},
           {"micro_batches", point.micro_batches},
           {"tokens", tokens_of(table, point)},
           {"tokens_per_second_and_rank", per_rank(point)},
-          {"efficiency", per_rank(point) / per_rank(table.scaling.front())},
+          {"efficiency", share ? nlohmann::json(*share) : nlohmann::json()},
           {"recomputing", point.recomputes},
           {"recomputed_blocks", point.variant.recomputed_blocks},
           {"memory_bytes", point.variant.memory.total()},
@@ -175,12 +182,12 @@ std::string scaling_csv(const PlanTable& table) {
   std::string text =
       "nodes,ranks,micro_batches,tokens,ms,tokens_per_second,tokens_per_second_and_rank,efficiency,slowed_ms,exposed_ms,mfu,"
       "memory_bytes,recomputed,fits\n";
-  for (std::size_t i = 0; i < table.scaling.size(); ++i) {
-    const PredictedPoint& point = table.scaling[i];
+  for (const PredictedPoint& point : table.scaling) {
     const StepPrediction& step = point.variant.step;
-    text += format("{},{},{},{},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{},{},{}\n", point.cluster.nodes,
+    const std::optional<double> share = efficiency(table, point);
+    text += format("{},{},{},{},{:.6g},{:.6g},{:.6g},{},{:.6g},{:.6g},{:.6g},{},{},{}\n", point.cluster.nodes,
                    point.cluster.ranks(), point.micro_batches, tokens_of(table, point), 1e3 * step.total,
-                   point.variant.tokens_per_second, per_rank(point), efficiency(table.scaling, i), 1e3 * step.slowed,
+                   point.variant.tokens_per_second, per_rank(point), share ? format("{:.6g}", *share) : "", 1e3 * step.slowed,
                    1e3 * step.exposed, point.variant.mfu, point.variant.memory.total(), recomputed_text(table, point),
                    table.fits(point.variant) ? "yes" : "no");
   }
@@ -191,40 +198,41 @@ std::string scaling_page(const PlanTable& table) {
   const TrainOptions& train = table.options.train;
   const Rates& rates = *table.rates;
   const std::string model = train.arch.empty() ? train.model.string() : train.arch;
-  std::vector<double> ranks;
-  for (const PredictedPoint& point : table.scaling) ranks.push_back(point.cluster.ranks());
+  // Values of the points that fit.
   const auto curve = [&](const char* name, std::size_t colour, auto&& value) {
-    Curve made{.name = name, .x = ranks, .y = {}, .colour = curve_colour(colour)};
-    for (const PredictedPoint& point : table.scaling) made.y.push_back(value(point));
+    Curve made{.name = name, .x = {}, .y = {}, .colour = curve_colour(colour)};
+    for (const PredictedPoint& point : table.scaling)
+      if (table.fits(point.variant)) made.x.push_back(point.cluster.ranks()), made.y.push_back(value(point));
     return made;
   };
-  using Point = PredictedPoint;
-  Plot throughput = throughput_plot("Tokens per second", "ranks",
-                                    {curve("predicted", 0, [](const Point& p) { return p.variant.tokens_per_second; })});
+  Plot throughput =
+      throughput_plot("Tokens per second", "ranks",
+                      {curve("predicted", 0, [](const PredictedPoint& point) { return point.variant.tokens_per_second; })});
   throughput.logarithmic = true, throughput.from_zero = false;
-  const double first = per_rank(table.scaling.front());
   Plot share{.title = "Efficiency",
              .x_name = "ranks",
-             .y_name = "% of the first row",
-             .curves = {curve("efficiency", 0, [&](const Point& p) { return 100 * per_rank(p) / first; })},
+             .y_name = "% of the first that fits",
+             .curves = {curve("efficiency", 0, [&](const PredictedPoint& point) { return 100 * *efficiency(table, point); })},
              .from_zero = true};
-  Plot parts{.title = "Parts of an update",
-             .x_name = "ranks",
-             .y_name = "ms",
-             .curves = {curve("computing", 0,
-                              [](const Point& p) {
-                                const StepPrediction& step = p.variant.step;
-                                return 1e3 * (step.total - step.slowed - step.exposed - step.host);
-                              }),
-                        curve("slowed by collectives", 1, [](const Point& p) { return 1e3 * p.variant.step.slowed; }),
-                        curve("waits", 2, [](const Point& p) { return 1e3 * p.variant.step.exposed; })},
-             .from_zero = true};
+  Plot parts{
+      .title = "Parts of an update",
+      .x_name = "ranks",
+      .y_name = "ms",
+      .curves = {curve("computing", 0,
+                       [](const PredictedPoint& point) {
+                         const StepPrediction& step = point.variant.step;
+                         return 1e3 * (step.total - step.slowed - step.exposed - step.host);
+                       }),
+                 curve("slowed by collectives", 1, [](const PredictedPoint& point) { return 1e3 * point.variant.step.slowed; }),
+                 curve("waits", 2, [](const PredictedPoint& point) { return 1e3 * point.variant.step.exposed; })},
+      .from_zero = true};
   constexpr double gibi = 1 << 30;
   Plot memory{
       .title = "Memory of a rank",
       .x_name = "ranks",
       .y_name = "GiB",
-      .curves = {curve("memory", 0, [](const Point& p) { return static_cast<double>(p.variant.memory.total()) / gibi; })},
+      .curves = {curve("memory", 0,
+                       [](const PredictedPoint& point) { return static_cast<double>(point.variant.memory.total()) / gibi; })},
       .from_zero = true};
   if (table.options.memory_limit > 0)
     memory.limit = static_cast<double>(table.options.memory_limit) / gibi, memory.limit_name = "limit";
@@ -233,7 +241,7 @@ std::string scaling_page(const PlanTable& table) {
 
   std::vector<Cells> rows = {{"nodes", "ranks", "ms/update", "tokens/s", "tokens/s and rank", "efficiency", "slowed", "waits",
                               "MFU", "memory", "recomputed", "fits"}};
-  for (std::size_t i = 0; i < table.scaling.size(); ++i) rows.push_back(cells_of(table, i));
+  for (const PredictedPoint& point : table.scaling) rows.push_back(cells_of(table, point));
   std::string notes = format("<p>{}</p>\n", escaped(legend_of(table)));
   for (const std::string& note : prediction_notes(table)) notes += format("<p>{}</p>\n", escaped(note));
   std::vector<Cells> constants = {{"constant", "value", "source"}};

@@ -1,6 +1,7 @@
 // fsdp-plan --scaling: predicts the chosen strategy on several numbers of ranks, as a table, as JSON and as a page.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,8 @@ std::vector<int> numbers_of_ranks(const std::vector<std::string>& items, int mos
 /// asked for no recomputation, a point has it if the update is then faster, or only then fits. Throws UserError, which names
 /// the number, if the strategy is impossible on this number of ranks.
 std::vector<PredictedPoint> predict_scaling(const PlanTable& table);
-/// Tokens per second and rank, against the first point.
-double efficiency(const std::vector<PredictedPoint>& points, std::size_t i);
+/// Tokens per second and rank, against the first point that fits. Empty if this point does not fit.
+std::optional<double> efficiency(const PlanTable& table, const PredictedPoint& point);
 
 /// These are empty without --scaling. The text is at most 100 columns wide.
 std::string describe_scaling(const PlanTable& table);

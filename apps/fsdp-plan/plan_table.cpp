@@ -79,9 +79,9 @@ SlowRank read_slow_rank(const std::string& text, int ranks) {
   SlowRank slow;
   const char* const end = text.data() + text.size();
   const auto rank = std::from_chars(text.data(), end, slow.rank);
-  const auto factor =
-      rank.ec == std::errc() && rank.ptr != end && *rank.ptr == ':' ? std::from_chars(rank.ptr + 1, end, slow.factor) : rank;
-  if (factor.ec != std::errc() || factor.ptr != end)
+  const bool has_factor = rank.ec == std::errc() && rank.ptr != end && *rank.ptr == ':';
+  const auto factor = has_factor ? std::from_chars(rank.ptr + 1, end, slow.factor) : rank;
+  if (!has_factor || factor.ec != std::errc() || factor.ptr != end)
     throw UserError(
         format("--slow-rank {} is no rank with a factor (7:1.2 means that rank 7 takes 1.2 times as long to "
                "compute); correct it",

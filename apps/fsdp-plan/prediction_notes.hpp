@@ -12,6 +12,9 @@ namespace fsdp {
 /// nearly full, and the effect of a slow rank.
 std::vector<std::string> prediction_notes(const PlanTable& table);
 
+/// The notes as paragraphs of at most 100 columns.
+std::string text_of(const std::vector<std::string>& notes);
+
 /// The constants with their sources, at most 100 columns wide.
 std::string rates_table(const std::vector<NamedRate>& rates);
 
