@@ -113,23 +113,23 @@ std::string prediction_table(const PlanTable& table) {
     constants.push_back(
         {"a node's disk", format("{:.3g} and {:.3g} GB/s", disk.read, disk.write), "reads and writes: --nvme-bandwidth"});
   std::vector<Cells> rows = {
-      {"", "ms per", "tokens", "", "pro-", "atten-", "memory-", "recom-", "opti-", "", "", "", ""},
-      {"  strategy", "update", "/s", "MFU", "ducts", "tion", "bound", "puted", "mizer", "slowed", "waits", "host", "fits"}};
-  const auto ms = [](double seconds) { return format("{:.1f}", 1e3 * seconds); };
+      {"", "ms per", "tokens", "", "pro-", "atten-", "memory-", "recom-", "opti-", "", "", ""},
+      {"  strategy", "update", "/s", "MFU", "ducts", "tion", "bound", "puted", "mizer", "slowed", "waits", "fits"}};
+  const auto ms = [](double seconds) { return format("{:.{}f}", 1e3 * seconds, seconds < 10 ? 1 : 0); };
   for (const PlanRow& row : shown_rows(table))
     for (const bool recompute : {false, true}) {
       const PlanVariant& variant = row.variant(recompute);
       const StepPrediction& step = variant.step;
       rows.push_back({recompute ? "    recomputing" : name_of(row), ms(step.total), format("{:.0f}", variant.tokens_per_second),
                       format("{:.0f} %", 100 * variant.mfu), ms(step.products), ms(step.attention), ms(step.memory_bound),
-                      ms(step.recomputation), ms(step.optimizer), ms(step.slowed), ms(step.exposed), ms(step.host),
+                      ms(step.recomputation), ms(step.optimizer), ms(step.slowed), ms(step.exposed),
                       table.fits(variant) ? "yes" : "no"});
     }
   return format(
              "\nprediction for {}, not measured: the plan's operations with these rates\n{}"
-             "Reading data and saves are not included. Parts are ms of the compute stream; they add up to an update. slowed:\n"
-             "computing takes longer because collectives run at the same time; waits: for transfers and sums. MFU: of {:.0f}\n"
-             "TFLOP/s, attention counted causally.\n",
+             "Reading data and saves are not included. Parts are ms of the compute stream; with the host's time they\n"
+             "add up to an update. slowed: computing takes longer because collectives run at the same time; waits:\n"
+             "for transfers and sums. MFU: of {:.0f} TFLOP/s, attention counted causally.\n",
              rates.machine, rates_table(constants), rates.peak / 1e12) +
          lay_out(rows, 2) + (table.scaling.empty() ? text_of(prediction_notes(table)) : "");
 }

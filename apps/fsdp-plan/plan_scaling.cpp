@@ -75,7 +75,7 @@ std::string recomputed_text(const PlanTable& table, const PredictedPoint& point)
 Cells cells_of(const PlanTable& table, const PredictedPoint& point) {
   const StepPrediction& step = point.variant.step;
   const std::optional<double> share = efficiency(table, point);
-  const auto ms = [](double seconds) { return format("{:.1f}", 1e3 * seconds); };
+  const auto ms = [](double seconds) { return format("{:.{}f}", 1e3 * seconds, seconds < 10 ? 1 : 0); };
   return {format("{}", point.cluster.nodes),
           format("{}", point.cluster.ranks()),
           ms(step.total),
