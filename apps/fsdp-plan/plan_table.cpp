@@ -191,7 +191,7 @@ OptionTable plan_option_table(PlanTableOptions& o) {
   table
       .text("network", "NAME", o.network,
             format("The network between nodes, for --gpu: {}; or PORTSxGBIT, such as 4x200: the ports of a node, and the rate "
-                   "of each in Gbit/s; or a JSON file (docs/simulator.md).",
+                   "of each in Gbit/s; or a JSON file (docs/scaling.md).",
                    names_of_networks()))
       .unset("that of NVIDIA's own system with the GPU");
   table
