@@ -16,7 +16,6 @@
 #include "files/scratch_folder.hpp"
 #include "plan/traffic.hpp"
 #include "report/page_parts.hpp"
-#include "report/plot.hpp"
 #include "report/run_report.hpp"
 
 namespace fsdp {
@@ -266,27 +265,17 @@ std::string scaling_page(const Scaling& scaling) {
   for (const auto& [name, points] : {std::pair("Weak scaling", &scaling.weak), std::pair("Strong scaling", &scaling.strong)}) {
     if (points->empty()) continue;
     Curve measured{.name = "measured", .x = {}, .y = {}, .colour = curve_colour(0)},
-        predicted{.name = "predicted", .x = {}, .y = {}, .colour = curve_colour(1), .look = Curve::Look::dashes},
-        ideal{.name = "ideal", .x = {}, .y = {}, .colour = curve_colour(2), .look = Curve::Look::faint};
+        predicted{.name = "predicted", .x = {}, .y = {}, .colour = curve_colour(1), .look = Curve::Look::dashes};
     for (const ScalingPoint& point : *points) {
       const auto x = static_cast<double>(size_of_point(scaling, point));
       if (point.is_measured()) measured.x.push_back(x), measured.y.push_back(point.tokens_per_second);
       if (point.predicted_ms)
         predicted.x.push_back(x),
             predicted.y.push_back(1e3 * static_cast<double>(tokens_of_update(scaling, point)) / *point.predicted_ms);
-      if (points->front().tokens_per_second > 0)
-        ideal.x.push_back(x),
-            ideal.y.push_back(points->front().tokens_per_second * point.layout.ranks() / points->front().layout.ranks());
     }
-    const Plot plot{.title = name,
-                    .x_name = unit_of(scaling) + "s",
-                    .y_name = "tokens/s",
-                    .curves = {measured, predicted, ideal},
-                    .from_zero = true};
-    if (const auto drawn = draw(plot, 400, 250))
-      plots += format("<figure>{}</figure>\n", drawn->svg.element(drawn->height, plot.title, drawn->attributes));
+    plots += plot_element(throughput_plot(name, unit_of(scaling) + "s", {measured, predicted}));
   }
-  body += "<div class=\"plots\">" + plots + "</div>\n";
+  body += plots_of(plots);
   body += html_section("weak", "Weak scaling", table(rows_of(scaling, scaling.weak)));
   body += html_section("strong", "Strong scaling", scaling.strong.empty() ? "" : table(rows_of(scaling, scaling.strong)));
   std::string notes = format("<p>{}.</p>\n", escaped(how));

@@ -4,8 +4,11 @@
 
 #include "base/program.hpp"
 #include "files/json.hpp"
+#include "files/scratch_folder.hpp"
+#include "fsdp-plan/plan_scaling.hpp"
 #include "fsdp-plan/plan_table.hpp"
 #include "job/program.hpp"
+#include "report/run_report.hpp"
 
 using namespace fsdp;
 
@@ -16,6 +19,7 @@ int run(const PlanTableOptions& options, const OptionTable& option_table) {
     print_text(stdout, list_of_archs());
     return exit_code::done;
   }
+  if (!options.out.empty()) ScratchFolder(options.out, ".fsdp-plan");  // throws UserError if nothing can be written there
   PlanTable table = make_plan_table(options);
   for (std::string& warning : table.warnings) warning = option_table.name_options(warning);
   print_warnings(table.warnings);
@@ -23,6 +27,10 @@ int run(const PlanTableOptions& options, const OptionTable& option_table) {
     print_raw(stdout, json_text(to_json(table), 2) + "\n");
   else
     print_text(stdout, describe(table) + (options.explain ? "\n" + explain(table) : ""));
+  if (options.out.empty()) return exit_code::done;
+  write_text(options.out / "scaling.html", scaling_page(table));
+  write_text(options.out / "scaling.csv", scaling_csv(table));
+  if (!options.json) print_to(stdout, "\npage: {}\n", (options.out / "scaling.html").string());
   return exit_code::done;
 }
 

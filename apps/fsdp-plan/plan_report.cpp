@@ -10,7 +10,9 @@
 #include "base/format.hpp"
 #include "base/version.hpp"
 #include "fsdp-plan/explained_plan.hpp"
+#include "fsdp-plan/plan_scaling.hpp"
 #include "fsdp-plan/plan_table.hpp"
+#include "fsdp-plan/prediction_notes.hpp"
 
 namespace fsdp {
 
@@ -106,31 +108,30 @@ std::string prediction_table(const PlanTable& table) {
     return "\nno prediction: the time of the disk is unknown; give --nvme-bandwidth R,W, its rates of reading and writing in\n"
            "GB/s\n";
   const Rates& rates = *table.rates;
-  std::vector<Cells> constants;
-  for (const NamedRate& rate : named_rates(rates)) constants.push_back({"  " + rate.name, rate.value, rate.source});
+  std::vector<NamedRate> constants = named_rates(rates);
   if (const DiskRates& disk = table.options.nvme_bandwidth; disk.known())
     constants.push_back(
-        {"  a node's disk", format("{:.3g} and {:.3g} GB/s", disk.read, disk.write), "reads and writes: --nvme-bandwidth"});
+        {"a node's disk", format("{:.3g} and {:.3g} GB/s", disk.read, disk.write), "reads and writes: --nvme-bandwidth"});
   std::vector<Cells> rows = {
-      {"", "ms per", "tokens", "", "pro-", "atten-", "memory-", "recom-", "opti-", "", "", "", ""},
-      {"  strategy", "update", "/s", "MFU", "ducts", "tion", "bound", "puted", "mizer", "slowed", "waits", "host", "fits"}};
-  const auto ms = [](double seconds) { return format("{:.1f}", 1e3 * seconds); };
+      {"", "ms per", "tokens", "", "pro-", "atten-", "memory-", "recom-", "opti-", "", "", ""},
+      {"  strategy", "update", "/s", "MFU", "ducts", "tion", "bound", "puted", "mizer", "slowed", "waits", "fits"}};
+  const auto ms = [](double seconds) { return format("{:.{}f}", 1e3 * seconds, seconds < 10 ? 1 : 0); };
   for (const PlanRow& row : shown_rows(table))
     for (const bool recompute : {false, true}) {
       const PlanVariant& variant = row.variant(recompute);
       const StepPrediction& step = variant.step;
       rows.push_back({recompute ? "    recomputing" : name_of(row), ms(step.total), format("{:.0f}", variant.tokens_per_second),
                       format("{:.0f} %", 100 * variant.mfu), ms(step.products), ms(step.attention), ms(step.memory_bound),
-                      ms(step.recomputation), ms(step.optimizer), ms(step.slowed), ms(step.exposed), ms(step.host),
+                      ms(step.recomputation), ms(step.optimizer), ms(step.slowed), ms(step.exposed),
                       table.fits(variant) ? "yes" : "no"});
     }
   return format(
              "\nprediction for {}, not measured: the plan's operations with these rates\n{}"
-             "Reading data and saves are not included. Parts are ms of the compute stream; they add up to an update. slowed:\n"
-             "computing takes longer because collectives run at the same time; waits: for transfers and sums. MFU: of {:.0f}\n"
-             "TFLOP/s, attention counted causally.\n",
-             rates.machine, lay_out(constants, 2), rates.peak / 1e12) +
-         lay_out(rows, 2);
+             "Reading data and saves are not included. Parts are ms of the compute stream; with the host's time they\n"
+             "add up to an update. slowed: computing takes longer because collectives run at the same time; waits:\n"
+             "for transfers and sums. MFU: of {:.0f} TFLOP/s, attention counted causally.\n",
+             rates.machine, rates_table(constants), rates.peak / 1e12) +
+         lay_out(rows, 2) + (table.scaling.empty() ? text_of(prediction_notes(table)) : "");
 }
 
 /// Returns lines about a node's host memory and disk, if something is offloaded.
@@ -454,7 +455,9 @@ nlohmann::json traffic_json(const ClusterTraffic& t) {
 
 nlohmann::json prediction_json(const PlanVariant& variant) {
   const StepPrediction& step = variant.step;
-  return {{"ms", 1e3 * step.total},
+  const double without = variant.seconds_without_slow_rank;
+  return {{"ms_without_slow_rank", without > 0 ? nlohmann::json(1e3 * without) : nlohmann::json()},
+          {"ms", 1e3 * step.total},
           {"tokens_per_second", variant.tokens_per_second},
           {"mfu", variant.mfu},
           {"products_ms", 1e3 * step.products},
@@ -479,7 +482,7 @@ std::string describe(const PlanTable& table) {
          "\nmemory of a rank\n" + memory_table(table) + "\nand with activations, kept or recomputed, in all\n" +
          total_table(table) + "\nsent per update and rank, and by a node\n" + traffic_table(table) + disk_line(table) +
          "\nrules of thumb for the model's states alone, all of it trained\n" + rules_table(table) + prediction_table(table) +
-         conclusion(table);
+         conclusion(table) + describe_scaling(table);
 }
 
 std::string explain(const PlanTable& table) {
@@ -529,6 +532,13 @@ nlohmann::json to_json(const PlanTable& table) {
     out["least_communicating"] = {{"strategy", table.rows[best->row].placement->name},
                                   {"checkpoint_activations", best->recompute}};
   for (const RuleOfThumb& rule : rules_of_thumb(table)) out["rules_of_thumb"].emplace_back(rule)["total"] = rule.total();
+  if (table.predicts()) out["notes"] = prediction_notes(table);
+  if (o.slow.rank >= 0) out["slow_rank"] = {{"rank", o.slow.rank}, {"factor", o.slow.factor}};
+  for (const PredictedPoint& point : table.scaling) {
+    nlohmann::json json = to_json(table, point);
+    json["prediction"] = prediction_json(point.variant);
+    out["scaling"].push_back(std::move(json));
+  }
   if (o.explain) out["plan"] = to_json(explained_plan(table));
   return out;
 }

@@ -1,12 +1,14 @@
 #include "fsdp-plan/plan_table.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <tuple>
 #include <utility>
 
 #include "base/error.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "comm/mpi_session.hpp"
+#include "fsdp-plan/plan_scaling.hpp"
 #include "options/model_options.hpp"
 #include "options/model_tokenizer.hpp"
 #include "options/new_vocabulary.hpp"
@@ -64,10 +66,55 @@ PlanVariant plan_variant(const PlanTable& table, ShardingOptions options, MeshSh
   if (table.predicts()) {
     const UpdateSimulation simulation(*variant.model, options, mesh, cluster);
     variant.step = simulation.predict(*table.rates, table.options.disk(), table.options.slow);
+    if (table.options.slow.rank >= 0)
+      variant.seconds_without_slow_rank = simulation.predict(*table.rates, table.options.disk()).total;
     variant.tokens_per_second = simulation.tokens_per_second(variant.step);
     variant.mfu = simulation.mfu(variant.step, *table.rates);
   }
   return variant;
+}
+
+/// "7:1.2": rank 7 takes 1.2 times as long to compute.
+SlowRank read_slow_rank(const std::string& text, int ranks) {
+  SlowRank slow;
+  const char* const end = text.data() + text.size();
+  const auto rank = std::from_chars(text.data(), end, slow.rank);
+  const bool has_factor = rank.ec == std::errc() && rank.ptr != end && *rank.ptr == ':';
+  const auto factor = has_factor ? std::from_chars(rank.ptr + 1, end, slow.factor) : rank;
+  if (!has_factor || factor.ec != std::errc() || factor.ptr != end)
+    throw UserError(
+        format("--slow-rank {} is no rank with a factor (7:1.2 means that rank 7 takes 1.2 times as long to "
+               "compute); correct it",
+               excerpt(text)));
+  if (slow.rank < 0 || slow.rank >= ranks)
+    throw UserError(format("--slow-rank {}: the job has no rank {} (it has {}, from rank 0); give another rank", excerpt(text),
+                           slow.rank, plural(ranks, "rank")));
+  if (!(slow.factor >= 1 && slow.factor <= 100))
+    throw UserError(
+        format("--slow-rank {}: the factor is {:g} (1 to 100: how many times as long as the others this rank takes "
+               "to compute); correct it",
+               excerpt(text), slow.factor));
+  return slow;
+}
+
+/// The options of predictions. `slow` and `scaling` are the values of --slow-rank and --scaling.
+void settle_predictions(const OptionTable& read, PlanTableOptions& o, const std::string& slow,
+                        const std::vector<std::string>& scaling) {
+  for (const char* name : {"network", "gpu-power", "slow-rank", "scaling"})
+    if (read.given(name) && !o.gpu)
+      throw UserError(
+          format("--{} changes nothing without --gpu (it is for predictions); give --gpu NAME, or leave it out", name));
+  if (read.given("out") && scaling.empty())
+    throw UserError("--out changes nothing without --scaling (it is the folder of its page); give both, or neither");
+  if (read.given("gpu-power") && !(o.gpu_power <= o.gpu->watts && o.gpu_power >= o.gpu->watts / 4))
+    throw UserError(format("--gpu-power {:g} is no power limit of an {} ({:g} to {:g} W); correct it", o.gpu_power,
+                           o.gpu->product, o.gpu->watts / 4, o.gpu->watts));
+  if (read.given("slow-rank")) o.slow = read_slow_rank(slow, o.cluster.ranks());
+  o.scaling = numbers_of_ranks(scaling, most_ranks);
+  o.keeps_total_batch = read.given("total-batch-size");
+  if (!scaling.empty() && o.train.sharding.plan.places.on_disk() && !o.nvme_bandwidth.known())
+    throw UserError(
+        "--scaling needs the rates of the disk (state is in a file); give --nvme-bandwidth R,W, or leave out --scaling");
 }
 
 void settle(PlanTableOptions& o) {
@@ -99,6 +146,7 @@ void settle(PlanTableOptions& o) {
                  "--network NAME or PORTSxGBIT, or --nodes 1",
                  o.gpu->name));
   }
+  if (!o.network.empty()) read_network(o.network);  // throws UserError
   o.memory_limit = o.train.memory_limit > 0 ? o.train.memory_limit : o.gpu ? static_cast<std::size_t>(o.gpu->memory_bytes) : 0;
   if (o.train.recompute_num_layers == "auto" && o.memory_limit == 0)
     throw UserError("--recompute-num-layers auto has no memory to fit (a plan has no device); give --memory-limit or --gpu");
@@ -140,14 +188,39 @@ OptionTable plan_option_table(PlanTableOptions& o) {
             "fsdp-bench storage prints their sum.",
             "0.001 or more", [](double rate) { return rate >= 0.001; })
       .unset("unknown; no prediction with state in a file");
+  table
+      .text("network", "NAME", o.network,
+            format("The network between nodes, for --gpu: {}; or PORTSxGBIT, such as 4x200: the ports of a node, and the rate "
+                   "of each in Gbit/s; or a JSON file (docs/scaling.md).",
+                   names_of_networks()))
+      .unset("that of NVIDIA's own system with the GPU");
+  table
+      .number("gpu-power", "W", o.gpu_power, "The power limit of each GPU in watts, for --gpu.", "above 0",
+              [](double watts) { return watts > 0; })
+      .unset("the highest");
+  const auto slow = std::make_shared<std::string>();  // the step of the table keeps both alive
+  table
+      .text("slow-rank", "R:F", *slow,
+            "Predict a job in which rank R takes F times as long to compute as the others, for --gpu.")
+      .unset("none");
+  const auto scaling = std::make_shared<std::vector<std::string>>();
+  table
+      .list(
+          "scaling", "LIST", *scaling,
+          "Also predict --sharding-strategy on these numbers of ranks, for --gpu: 1,2,4..4096 (which doubles from 4 to 4096). "
+          "Nodes have --ranks-per-node ranks. Each rank keeps its micro-batches or, with --total-batch-size, all ranks "
+          "together do.")
+      .unset("none");
   table.group("Output");
   table
       .flag("explain", o.explain,
             "Explain each number of the strategy of --sharding-strategy, and compare it with rules of thumb. With --json, also "
             "print the units with their tensors, the buffers and the operations of this strategy.")
       .common();
+  table.path("out", "DIR", o.out, "With --scaling: also write scaling.html and scaling.csv here.").unset("only printed");
   table.flag("json", o.json, "Print one JSON object with all numbers, in bytes.").common();
   table.then([&o](const OptionTable&) { settle(o); });
+  table.then([&o, slow, scaling](const OptionTable& read) { settle_predictions(read, o, *slow, *scaling); });
   table.rows_of("fsdp-train");
   add_train_options(table, o.train, [&o] { return o.cluster.ranks(); });
   for (const char* name : {"data", "max-update", "max-epoch"}) table.row(name).unset("not needed here");
@@ -228,6 +301,22 @@ PlanChoice PlanTable::smallest() const {
       *this, [](const PlanVariant&) { return true; }, [](const PlanVariant& v, bool) { return v.memory.total(); });
 }
 
+PlanRow plan_strategy(const PlanTable& table, const Placement& placement, std::vector<std::string>* warnings) {
+  const PlanTableOptions& options = table.options;
+  PlanRow row;
+  row.placement = &placement;
+  row.chosen = placement.name == options.train.sharding.strategy;
+  for (const bool recompute : {false, true}) {
+    const ShardingOptions sharding = options_of_row(options, placement, recompute);
+    check_sharding(table.model->config(), sharding, options.cluster.ranks());
+    row.mesh = mesh_shape(placement, options.cluster.ranks(), sharding.shard_group_size);
+    const bool chooses = recompute && options.train.recompute_num_layers == "auto";
+    (recompute ? row.recomputing : row.keeping) =
+        plan_variant(table, sharding, row.mesh, chooses ? options.memory_limit : 0, recompute ? nullptr : warnings);
+  }
+  return row;
+}
+
 bool recomputes_first_blocks(const PlanTableOptions& options) { return options.train.recompute_num_layers != "0"; }
 
 PlanTable make_plan_table(const PlanTableOptions& options) {
@@ -239,7 +328,7 @@ PlanTable make_plan_table(const PlanTableOptions& options) {
                                                    options.train.attention_dropout, device.kind);
   device.cudnn_head_size = attention.cudnn_head_size;
   if (options.train.bias_gelu_fusion) check_bias_gelu_fusion(config, options.train.sharding.types.parameter, device.kind);
-  PlanTable table{options, std::make_shared<Transformer>(config, device), {}, {}, {}, {}};
+  PlanTable table{options, std::make_shared<Transformer>(config, device), {}, {}, {}, {}, {}};
   if (options.gpu)
     table.rates =
         rates_of(*options.gpu, *table.model, options.train.sharding.types.parameter,
@@ -251,18 +340,8 @@ PlanTable make_plan_table(const PlanTableOptions& options) {
     table.warnings.push_back(
         "nothing is offloaded, because on CPUs all memory is host memory; give --device cuda to plan for GPUs");
   for (const Placement& placement : placements()) {
-    PlanRow row;
-    row.placement = &placement;
-    row.chosen = placement.name == options.train.sharding.strategy;
-    for (const bool recompute : {false, true}) {
-      const ShardingOptions sharding = options_of_row(options, placement, recompute);
-      check_sharding(table.model->config(), sharding, cluster.ranks());
-      row.mesh = mesh_shape(placement, cluster.ranks(), sharding.shard_group_size);
-      const bool first = table.rows.empty() && !recompute;  // the units are the same for all strategies
-      const bool chooses = recompute && options.train.recompute_num_layers == "auto";
-      (recompute ? row.recomputing : row.keeping) =
-          plan_variant(table, sharding, row.mesh, chooses ? options.memory_limit : 0, first ? &table.warnings : nullptr);
-    }
+    // The units are the same for all strategies.
+    const PlanRow row = plan_strategy(table, placement, table.rows.empty() ? &table.warnings : nullptr);
     if (row.chosen && options.train.chooses_blocks && options.train.memory_limit > 0) {
       EngineOptions engine = options.train;
       engine.sharding = options_of_row(options, placement, false), engine.recompute_to_fit = options.memory_limit;
@@ -273,6 +352,7 @@ PlanTable make_plan_table(const PlanTableOptions& options) {
     }
     table.rows.push_back(row);
   }
+  table.scaling = predict_scaling(table);
   return table;
 }
 

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstddef>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,8 +30,11 @@ struct PlanTableOptions {
   std::string network;              // between nodes: see read_network(); empty: that of `gpu`
   double gpu_power = 0;             // the power limit in W; 0: the highest
   SlowRank slow;
-  DiskRates nvme_bandwidth;      // in GB/s
-  std::size_t memory_limit = 0;  // of a rank: train.memory_limit, or else the memory of `gpu`; 0 means no limit
+  std::vector<int> scaling;        // other numbers of ranks to predict times for, ascending
+  bool keeps_total_batch = false;  // on other numbers of ranks: all ranks together keep train.total_batch_size
+  std::filesystem::path out;       // the folder for a page about scaling; empty: none
+  DiskRates nvme_bandwidth;        // in GB/s
+  std::size_t memory_limit = 0;    // of a rank: train.memory_limit, or else the memory of `gpu`; 0 means no limit
   bool explain = false, json = false;
   DiskRates disk() const { return {1e9 * nvme_bandwidth.read, 1e9 * nvme_bandwidth.write}; }
 };
@@ -46,6 +50,7 @@ struct PlanVariant {
   DiskTraffic disk;        // of a rank in one update
   StepPrediction step;     // if PlanTable::predicts(), as the next two
   double tokens_per_second = 0, mfu = 0;
+  double seconds_without_slow_rank = 0;      // of an update, if PlanTableOptions::slow has a rank
   std::shared_ptr<const Transformer> model;  // with smaller pieces of logits than the table's if train.memory_limit asks for it
   std::size_t recomputed_blocks = 0, offloaded_inputs = 0;  // of --recompute-num-layers
   bool keeps_whole_gradients = false;  // true if a rank accumulates whole gradients, besides those of its shard
@@ -73,11 +78,20 @@ struct PlanChoice {
   bool recompute = false;
 };
 
+/// The strategy of --sharding-strategy on another number of ranks (plan_scaling.hpp).
+struct PredictedPoint {
+  Cluster cluster;
+  std::size_t micro_batches = 1;  // of an update on each rank
+  bool recomputes = false;
+  PlanVariant variant;
+};
+
 struct PlanTable {
   PlanTableOptions options;
   std::shared_ptr<const Transformer> model;
   std::optional<Rates> rates;  // of the machine to predict times for
   std::vector<PlanRow> rows;   // in the order of placements()
+  std::vector<PredictedPoint> scaling;
   std::vector<std::string> warnings;
   std::string choice;  // what train.memory_limit chooses for the strategy of --sharding-strategy, as options; empty: nothing
 
@@ -96,6 +110,10 @@ struct PlanTable {
 
 /// Computes the table from the options; the only file that it reads is config.json. Throws UserError.
 PlanTable make_plan_table(const PlanTableOptions& options);
+
+/// Plans one strategy for the cluster of the table's options. `warnings`, if not null, receives those about the units. Throws
+/// UserError.
+PlanRow plan_strategy(const PlanTable& table, const Placement& placement, std::vector<std::string>* warnings = nullptr);
 
 /// Returns the plan of the chosen strategy, for explanations; with recomputation of activations if `recompute`.
 ShardedPlan plan_of_chosen(const PlanTable& table, bool recompute);

@@ -124,15 +124,16 @@ PlannedJob plan_job(const TrainOptions& job, const TransformerConfig& config) {
   const ShardedPlan sharded = plan_two_micro_batches(model, options.sharding, planned.mesh);
   planned.traffic = traffic_of_cluster(collectives_of_update(sharded.plan.update, plan.micro_batches), planned.mesh, cluster);
   planned.save_bytes = step_bytes(sharded.layout, plan.average_weights);
+  const Network network = !rehearsal.network.empty() ? read_network(rehearsal.network) : gpu ? network_of(*gpu) : Network();
   if (!gpu)
     planned.no_step = "give --gpu NAME for a prediction";
-  else if (cluster.nodes > 1 && gpu->network.empty())
-    planned.no_step = format("{} has no figure for a network between nodes", gpu->name);
+  else if (cluster.nodes > 1 && network.ports == 0)
+    planned.no_step = format("{} has no figure for a network between nodes; give --network", gpu->name);
   else if (plan.places.on_disk())
     planned.no_step = "fsdp-plan predicts state in a file with --nvme-bandwidth";
   else {
     const UpdateSimulation simulation(model, options.sharding, planned.mesh, cluster);
-    planned.step = simulation.predict(rates_of(*gpu, model, options.sharding.types.parameter, network_of(*gpu)));
+    planned.step = simulation.predict(rates_of(*gpu, model, options.sharding.types.parameter, network));
     planned.tokens_per_second = simulation.tokens_per_second(*planned.step);
   }
   return planned;

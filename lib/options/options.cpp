@@ -1120,6 +1120,11 @@ void add_rehearsal_options(OptionTable& table, RehearsalOptions& o) {
       .unset("no prediction")
       .of_this_start();
   table
+      .text("network", "NAME", o.network,
+            "With --rehearse --gpu: the network between nodes, as for fsdp-plan: a name, PORTSxGBIT such as 4x200, or a file.")
+      .unset("that of NVIDIA's own system with the GPU")
+      .of_this_start();
+  table
       .text("time", "TIME", o.time,
             "With --rehearse: the job's time limit as sbatch takes it: MINUTES, HH:MM:SS, D-HH:MM:SS and so on.")
       .unset("not checked")
@@ -1133,8 +1138,9 @@ void add_rehearsal_options(OptionTable& table, RehearsalOptions& o) {
   table.then([&o](const OptionTable& read) {
     if (o.limit_s <= 0)
       throw UserError("--rehearse-limit is 0 (stand-ins that hang would never be ended); give a time, such as 5min");
-    for (const char* name : {"nodes", "ranks-per-node", "gpu", "time", "rehearse-width", "rehearse-limit"})
+    for (const char* name : {"nodes", "ranks-per-node", "gpu", "network", "time", "rehearse-width", "rehearse-limit"})
       require(read.given(name), name, o.asked, "--rehearse");
+    require(read.given("network"), "network", o.gpu != nullptr, "--gpu");
   });
 }
 

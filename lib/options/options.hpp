@@ -37,6 +37,7 @@ struct RehearsalOptions {
   bool asked = false;
   int nodes = 1, ranks_per_node = 0;  // ranks_per_node: 0: not given
   const GpuFigures* gpu = nullptr;    // of each rank, to predict times; null: none
+  std::string network;                // between nodes: see read_network(); empty: that of `gpu`
   std::string time;                   // the job's time limit, as Slurm writes it; empty: unknown
   std::size_t width = 64;             // of the model that the stand-ins train
   double limit_s = 300;               // the longest run of the stand-ins

@@ -32,12 +32,6 @@ const std::array networks = {
             .source = "CSCS Alps: a Slingshot adapter for each of 4 GH200"},
     Network{.name = "ethernet-100", .ports = 1, .port_bandwidth = 100 * bytes_of_gbit, .source = "one port of 100 Gbit/s"}};
 
-std::string names() {
-  std::vector<std::string> all;
-  for (const Network& network : networks) all.push_back(network.name);
-  return format("{}", fmt::join(all, ", "));
-}
-
 template <class Number>
 std::optional<Number> number_of(std::string_view text) {
   Number value{};
@@ -95,6 +89,12 @@ Network network_in_file(const std::string& path) {
 
 std::span<const Network> known_networks() { return networks; }
 
+std::string names_of_networks() {
+  std::vector<std::string> all;
+  for (const Network& network : networks) all.push_back(network.name);
+  return format("{}", fmt::join(all, ", "));
+}
+
 const Network* find_network(std::string_view name) {
   const auto found = std::ranges::find(networks, name, &Network::name);
   return found == networks.end() ? nullptr : &*found;
@@ -113,7 +113,7 @@ Network read_network(std::string_view text) {
     throw UserError(
         format("unknown network {} (known are {}); give one of these, PORTSxGBIT such as 4x200, or the path of a JSON file "
                "with the fields ports and gbit",
-               text, names()));
+               text, names_of_networks()));
   return network_in_file(path);
 }
 

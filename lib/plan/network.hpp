@@ -24,6 +24,8 @@ struct Network {
 };
 
 std::span<const Network> known_networks();
+/// "dgx-a100, dgx-h100, ...".
+std::string names_of_networks();
 /// Returns null if the name is unknown.
 const Network* find_network(std::string_view name);
 /// `text` is a name, PORTSxGBIT such as "8x400", or the path of a JSON file with the fields `ports` and `gbit`, and optionally

@@ -114,8 +114,8 @@ std::vector<NamedRate> named_rates(const Rates& rates) {
   std::vector<NamedRate> all = {
       {"products", flops(rates.products), rates.products.source},
       {"sums of K terms", format("1 + {:.0f} / K", rates.product_half.value), rates.product_half.source},
-      {"attention, 2k", format("{}, {}", flops(attention_64), flops(attention_128)),
-       "heads of 64, 128: " + rates.attention.source},
+      {"attention", format("{}, {}", flops(attention_64), flops(attention_128)),
+       "2k tokens, heads of 64 and 128: " + rates.attention.source},
       {"other kernels", bytes(rates.memory), rates.memory.source},
       {"optimizer", bytes(rates.optimizer), rates.optimizer.source},
       {"ring in a node", bytes(rates.ring), rates.ring.source}};
@@ -123,7 +123,7 @@ std::vector<NamedRate> named_rates(const Rates& rates) {
     all.push_back({"network", format("{} x {:.4g} Gbit/s", rates.network.ports, 8 * rates.network.port_bandwidth / 1e9),
                    format("{}: {}", rates.network.name, rates.network.source)});
   if (rates.interference > 0)
-    all.push_back({"computing during collectives", format("-{:.0f} %", 100 * rates.interference), rates.interference.source});
+    all.push_back({"during collectives", format("-{:.0f} %", 100 * rates.interference), rates.interference.source});
   if (rates.host_link > 0) all.push_back({"host memory", bytes(rates.host_link), rates.host_link.source});
   all.push_back({"host, per update", format("{:.1f} ms", 1e3 * rates.update), rates.update.source});
   return all;

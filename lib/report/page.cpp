@@ -26,8 +26,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double plot_width = 400, plot_height = 250;
-
 std::string date_text(double seconds) {
   const auto time = static_cast<std::time_t>(std::min<std::uint64_t>(whole_number(seconds), 250'000'000'000));
   std::tm utc{};
@@ -64,15 +62,6 @@ bool is_minor(const std::string& option) {
 /// The colours of what takes time; the same in all bars.
 enum : std::size_t { computing_colour, waiting_colour, validation_colour, data_colour, start_colour, save_colour, lost_colour };
 constexpr std::size_t other_colour = 7;
-
-std::string plot_element(const Plot& plot) {
-  const auto drawn = draw(plot, plot_width, plot_height);
-  if (!drawn) return {};
-  return format("<figure>{}</figure>\n", drawn->svg.element(drawn->height, plot.title, drawn->attributes));
-}
-std::string plots_of(const std::string& elements) {
-  return elements.empty() ? "" : "<div class=\"plots\">" + elements + "</div>\n";
-}
 
 /// The curve of run `i` of several, or curve number `of_one` of one run.
 Curve curve_of(const std::vector<Run>& runs, std::size_t i, const std::string& what, std::size_t of_one, PlotPlace place) {

@@ -1,10 +1,10 @@
 #include "report/page_parts.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/format.hpp"
 #include "report/page_style.hpp"
-#include "report/plot.hpp"
 #include "report/svg.hpp"
 
 namespace fsdp {
@@ -31,6 +31,27 @@ std::string table(const std::vector<Cells>& rows) {
     out += r == 0 ? "</tr></thead>\n" : "</tr>\n";
   }
   return out + "</table></div>\n";
+}
+
+std::string plot_element(const Plot& plot) {
+  const auto drawn = draw(plot, 400, 250);
+  if (!drawn) return {};
+  return format("<figure>{}</figure>\n", drawn->svg.element(drawn->height, plot.title, drawn->attributes));
+}
+
+std::string plots_of(const std::string& elements) {
+  return elements.empty() ? "" : "<div class=\"plots\">" + elements + "</div>\n";
+}
+
+Plot throughput_plot(std::string title, std::string unit, std::vector<Curve> curves) {
+  Curve ideal{.name = "ideal", .x = curves.front().x, .y = {}, .colour = curve_colour(2), .look = Curve::Look::faint};
+  for (const double x : ideal.x) ideal.y.push_back(curves.front().y[0] * x / ideal.x[0]);
+  curves.push_back(std::move(ideal));
+  return {.title = std::move(title),
+          .x_name = std::move(unit),
+          .y_name = "tokens/s",
+          .curves = std::move(curves),
+          .from_zero = true};
 }
 
 std::string draw_bars(const std::vector<Bar>& bars, const std::function<std::string(double)>& text) {

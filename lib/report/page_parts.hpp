@@ -1,4 +1,4 @@
-// The parts that pages have in common: their frame, tables, bars, and texts with the tokens that count in the loss.
+// The parts that pages have in common: their frame, tables, plots, bars, and texts with the tokens that count in the loss.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "report/plot.hpp"
 #include "text/shown_tokens.hpp"
 
 namespace fsdp {
@@ -28,6 +29,14 @@ std::string ms_text(double ms);
 using Cells = std::vector<std::string>;
 /// A table of text; the first row is its head. Cells are escaped.
 std::string table(const std::vector<Cells>& rows);
+
+/// A plot as a part of a page; empty if it has no finite value.
+std::string plot_element(const Plot& plot);
+/// Plots side by side. `elements` are those of plot_element(); if they are empty, so is the result.
+std::string plots_of(const std::string& elements);
+/// A plot of scaling: tokens per second by numbers of `unit`, such as "nodes". It gets one more curve, the ideal: in proportion
+/// to the numbers, from the first point of the first curve.
+Plot throughput_plot(std::string title, std::string unit, std::vector<Curve> curves);
 
 /// A horizontal bar in parts, as wide as the largest bar that is drawn with it. A part below 0.05 % is left out.
 struct Bar {

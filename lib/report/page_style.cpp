@@ -46,13 +46,16 @@ const std::string_view page_script = R"js(
   const plots = [...document.querySelectorAll('svg.plot')].map(svg => {
     const [left, top, width, height] = svg.dataset.frame.split(' ').map(Number);
     const [x0, x1, y0, y1] = ['x0', 'x1', 'y0', 'y1'].map(key => Number(svg.dataset[key]));
-    const log = svg.dataset.log === '1';
+    const log = svg.dataset.log === '1', logX = svg.dataset.logX === '1';
     const curves = [...svg.querySelectorAll('.curve')].map(element => {
       const text = element.getAttribute('points') || element.dataset.points;
       const points = text.split(' ').map(pair => pair.split(',').map(Number));
       return {element, name: element.dataset.name, colour: element.getAttribute('stroke') || element.dataset.paint, points, shown: points};
     });
-    const toX = px => x0 + (px - left) / width * (x1 - x0);
+    const toX = px => {
+      const part = (px - left) / width;
+      return logX ? Math.round(x0 * Math.pow(x1 / x0, part)) : x0 + part * (x1 - x0);
+    };
     const toY = py => {
       const part = 1 - (py - top) / height;
       return log ? Math.pow(10, Math.log10(y0) + part * (Math.log10(y1) - Math.log10(y0))) : y0 + part * (y1 - y0);

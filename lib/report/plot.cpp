@@ -43,9 +43,12 @@ struct ValueRange {
 struct Frame {
   double left, top, width, height;
   ValueRange x, y;
-  bool logarithmic;
+  bool logarithmic, logarithmic_x;
 
-  double at_x(double value) const { return left + width * (value - x.low) / (x.high - x.low); }
+  double at_x(double value) const {
+    const auto scaled = [&](double v) { return logarithmic_x ? std::log2(v) : v; };
+    return left + width * (scaled(value) - scaled(x.low)) / (scaled(x.high) - scaled(x.low));
+  }
   double at_y(double value) const {
     const auto scaled = [&](double v) { return logarithmic ? std::log10(v) : v; };
     return top + height * (1 - (scaled(value) - scaled(y.low)) / (scaled(y.high) - scaled(y.low)));
@@ -119,6 +122,15 @@ std::vector<double> multiples(double step, double low, double high) {
   return out;
 }
 
+/// At most `wanted` powers of two from `low` to `high`, with equal factors between them.
+std::vector<double> powers_of_two(double low, double high, int wanted) {
+  const double first = std::ceil(std::log2(low) - 1e-9), last = std::floor(std::log2(high) + 1e-9);
+  std::vector<double> out;
+  for (double power = first; power <= last; power += std::max(1.0, std::ceil((last - first + 1) / wanted)))
+    out.push_back(std::exp2(power));
+  return out;
+}
+
 /// The largest power of ten at most `x`.
 double decade(double x) { return std::pow(10, std::floor(std::log10(x))); }
 
@@ -160,7 +172,14 @@ std::string tick_text(double value, double step) {
 
 std::optional<Figure> draw(const Plot& plot, double width, double height, PlotPlace place) {
   const auto& [soft, quiet, ground, ink] = place == PlotPlace::page ? page_paints : file_paints;
-  Frame frame{.left = 0, .top = 0, .width = 0, .height = 0, .x = {}, .y = {}, .logarithmic = plot.logarithmic};
+  Frame frame{.left = 0,
+              .top = 0,
+              .width = 0,
+              .height = 0,
+              .x = {},
+              .y = {},
+              .logarithmic = plot.logarithmic,
+              .logarithmic_x = plot.logarithmic_x};
   for (const Curve& curve : plot.curves)
     for (std::size_t i = 0; i < curve.x.size(); ++i)
       if (can_be_drawn(curve.y[i]) && can_be_drawn(curve.x[i])) frame.x.see(curve.x[i]), frame.y.see(curve.y[i]);
@@ -168,6 +187,7 @@ std::optional<Figure> draw(const Plot& plot, double width, double height, PlotPl
   if (plot.limit && can_be_drawn(*plot.limit) && *plot.limit < 3 * frame.y.high) frame.y.see(*plot.limit);
   frame.logarithmic = frame.logarithmic && frame.y.low > 1e-100;
   if (plot.from_zero) frame.y.see(0), frame.logarithmic = false;
+  frame.logarithmic_x = frame.logarithmic_x && frame.x.low > 1e-100;
   frame.x.widen(0.5);
   frame.y.widen(1);
 
@@ -251,8 +271,10 @@ std::optional<Figure> draw(const Plot& plot, double width, double height, PlotPl
   }
   // Ticks of the x axis, as many as fit next to each other.
   for (int wanted = 8; wanted >= 1; --wanted) {
-    const std::vector<double> columns = ticks(frame.x.low, frame.x.high, wanted);
-    const double step = columns.size() > 1 ? columns[1] - columns[0] : 1;
+    const std::vector<double> powers =
+        frame.logarithmic_x ? powers_of_two(frame.x.low, frame.x.high, wanted) : std::vector<double>();
+    const std::vector<double> columns = powers.empty() ? ticks(frame.x.low, frame.x.high, wanted) : powers;
+    const double step = columns.size() > 1 && powers.empty() ? columns[1] - columns[0] : 1;
     double end = -1e9;
     bool fits = true;
     for (const double v : columns) {
@@ -302,11 +324,12 @@ std::optional<Figure> draw(const Plot& plot, double width, double height, PlotPl
     svg.line({frame.left, at}, {frame.left + frame.width, at}, limit_stroke);
   }
   std::string attributes = format(
-      "class=\"plot\" data-x0=\"{}\" data-x1=\"{}\" data-y0=\"{}\" data-y1=\"{}\" data-log=\"{}\" data-frame=\"{:.1f} {:.1f} "
+      "class=\"plot\" data-x0=\"{}\" data-x1=\"{}\" data-y0=\"{}\" data-y1=\"{}\" data-log=\"{}\" data-log-x=\"{}\" "
+      "data-frame=\"{:.1f} {:.1f} "
       "{:.1f} "
       "{:.1f}\" data-x=\"{}\"",
-      frame.x.low, frame.x.high, frame.y.low, frame.y.high, frame.logarithmic ? 1 : 0, frame.left, frame.top, frame.width,
-      frame.height, escaped(plot.x_name));
+      frame.x.low, frame.x.high, frame.y.low, frame.y.high, frame.logarithmic ? 1 : 0, frame.logarithmic_x ? 1 : 0, frame.left,
+      frame.top, frame.width, frame.height, escaped(plot.x_name));
   return Figure{std::move(svg), height, std::move(attributes)};
 }
 

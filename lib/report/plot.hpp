@@ -2,9 +2,9 @@
 // in each two pixels, so no peak is lost and 100,000 values take as much room as 1,000.
 //
 // The element of a plot has the attributes data-x0, data-x1, data-y0, data-y1 (values at the edges of the frame), data-log
-// ("1" if y is logarithmic) and data-frame ("left top width height" in pixels), by which values can be read back from
-// coordinates. Each curve is one or more elements of class "curve" with data-name; those of points have their coordinates as
-// data-points.
+// ("1" if y is logarithmic), data-log-x ("1" if x is) and data-frame ("left top width height" in pixels), by which values can
+// be read back from coordinates. Each curve is one or more elements of class "curve" with data-name; those of points have their
+// coordinates as data-points.
 #pragma once
 
 #include <cstddef>
@@ -34,8 +34,9 @@ struct Plot {
   std::vector<PlotMark> marks = {};
   std::optional<double> limit = {};  // a horizontal dashed line, such as the norm at which gradients are clipped
   std::string limit_name = {};
-  bool from_zero = false;    // the y axis begins at 0
-  bool logarithmic = false;  // the y axis is logarithmic, if all values are positive
+  bool from_zero = false;      // the y axis begins at 0
+  bool logarithmic = false;    // the y axis is logarithmic, if all values are positive
+  bool logarithmic_x = false;  // the x axis, too; its ticks are powers of two
 };
 
 /// Where a plot is drawn: on a page, which defines the colours as variables of its style sheet, or in a file of its own.

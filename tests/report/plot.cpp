@@ -34,6 +34,7 @@ struct Drawn {
     double left = 0, top = 0, width = 0;
     frame >> left >> top >> width;
     const double x0 = std::stod(attributes.at("data-x0")), x1 = std::stod(attributes.at("data-x1"));
+    if (attributes.at("data-log-x") == "1") return x0 * std::pow(x1 / x0, (x - left) / width);
     return x0 + (x - left) / width * (x1 - x0);
   }
   std::vector<SvgElement> curves() const {
@@ -64,8 +65,12 @@ Curve curve(std::vector<double> x, std::vector<double> y) {
 BOOST_AUTO_TEST_CASE(values_are_read_back_from_coordinates) {
   for (const bool logarithmic : {false, true}) {
     const std::vector<double> x = {1, 2, 5, 9}, y = {4, 0.25, 2, 300};
-    const Drawn plot =
-        drawn({.title = "t", .x_name = "update", .y_name = "v", .curves = {curve(x, y)}, .logarithmic = logarithmic});
+    const Drawn plot = drawn({.title = "t",
+                              .x_name = "update",
+                              .y_name = "v",
+                              .curves = {curve(x, y)},
+                              .logarithmic = logarithmic,
+                              .logarithmic_x = logarithmic});
     const auto points = plot.curves().at(0).points();
     BOOST_TEST_REQUIRE(points.size() == x.size());
     for (std::size_t i = 0; i < x.size(); ++i) {
@@ -76,6 +81,28 @@ BOOST_AUTO_TEST_CASE(values_are_read_back_from_coordinates) {
         BOOST_TEST(std::abs(plot.value_at(points[i].y) - y[i]) < 0.2);  // a tenth of a pixel
     }
   }
+}
+
+BOOST_AUTO_TEST_CASE(ticks_of_a_logarithmic_x_axis_are_powers_of_two) {
+  const auto labels = [](std::vector<double> x) {
+    const std::size_t n = x.size();
+    const Drawn plot = drawn({.title = "",
+                              .x_name = "",
+                              .y_name = "",
+                              .curves = {curve(std::move(x), std::vector<double>(n, 3))},
+                              .logarithmic_x = true});
+    std::vector<std::string> all;
+    for (const SvgElement& text : plot.picture.all("text", [](const SvgElement& element) {
+           return element.attribute("text-anchor") == "middle" && element.attribute("transform").empty();
+         }))
+      all.push_back(text.text);
+    return format("{}", fmt::join(all, " "));
+  };
+  BOOST_TEST(labels({1, 2, 4, 8}) == "1 2 4 8");
+  BOOST_TEST(labels({2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096}) == "2 8 32 128 512 2048");
+  BOOST_TEST(labels({6, 24}) == "8 16");
+  BOOST_TEST(labels({1, 1 << 20}) == "1 8 64 512 4096 32.768 k 262.144 k");
+  BOOST_TEST(!labels({6}).empty());  // no power of two is near
 }
 
 BOOST_AUTO_TEST_CASE(no_peak_of_a_long_curve_is_lost) {

@@ -1,0 +1,21 @@
+// What a prediction rests on: its constants, and sentences about its limits.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "fsdp-plan/plan_table.hpp"
+
+namespace fsdp {
+
+/// Sentences for the user about the table's predictions: how far the method was compared with measurements, memory that is
+/// nearly full, and the effect of a slow rank.
+std::vector<std::string> prediction_notes(const PlanTable& table);
+
+/// The notes as paragraphs of at most 100 columns.
+std::string text_of(const std::vector<std::string>& notes);
+
+/// The constants with their sources, at most 100 columns wide.
+std::string rates_table(const std::vector<NamedRate>& rates);
+
+}  // namespace fsdp
