@@ -176,11 +176,11 @@ OptionTable plan_option_table(PlanTableOptions& o) {
       .unset("not compared");
   table
       .number("tokens", "N", o.tokens, "Also print the hours, GPU hours and energy of a training on N tokens. Needs --gpu.",
-              "1 or more", [](double n) { return n >= 1; })
+              "from 1 to 1e18", [](double n) { return n >= 1 && n <= 1e18; })
       .unset("not printed");
   table
-      .number("price", "P", o.price, "The price of a GPU for an hour, for the cost of --tokens; in any currency.", "above 0",
-              [](double p) { return p > 0; })
+      .number("price", "P", o.price, "The price of a GPU for an hour, for the cost of --tokens; in any currency.",
+              "above 0, at most 1e9", [](double p) { return p > 0 && p <= 1e9; })
       .unset("no cost");
   table.flag("json", o.json, "Print one JSON object with all numbers, in bytes.").common();
   table.then([&o](const OptionTable& given) {

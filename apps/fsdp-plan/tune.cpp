@@ -37,7 +37,7 @@ std::vector<Strategy> strategies_to_try(const PlanTableOptions& o) {
   return all;
 }
 
-/// The places that differ on this kind of device. The first need the least time, as each adds copies to the one before it.
+/// The places that differ on this kind of device; the device first.
 std::vector<StatePlaces> places_to_try(const PlanTable& table) {
   std::vector<StatePlaces> all = {{}};
   if (is_host(table.model->device().kind)) return all;
@@ -46,6 +46,8 @@ std::vector<StatePlaces> places_to_try(const PlanTable& table) {
   if (const StatePlaces& own = table.options.train.sharding.plan.places; own.on_disk()) all.push_back(own);
   return all;
 }
+
+bool recomputes_all(const TunedOptions& tuned) { return tuned.recompute >= Recompute::all; }
 
 /// Returns the options with those of `tuned`, as if a command line had set them.
 PlanTableOptions with(PlanTableOptions o, const TunedOptions& tuned) {
@@ -57,8 +59,8 @@ PlanTableOptions with(PlanTableOptions o, const TunedOptions& tuned) {
   train.total_batch_size = tuned.batch_size * tuned.micro_batches * static_cast<std::size_t>(o.cluster.ranks());
   train.attention_backend = tuned.attention;
   plan.places = tuned.places;
-  plan.checkpoint_activations = tuned.recompute == Recompute::all;
-  if (!plan.checkpoint_activations) plan.checkpoint_policy = CheckpointPolicy::block, plan.checkpoint_every = 1;
+  plan.checkpoint_activations = recomputes_all(tuned);
+  plan.checkpoint_policy = tuned.checkpoint_policy, plan.checkpoint_every = tuned.checkpoint_every;
   plan.recomputed_blocks = tuned.recomputed_blocks, plan.offloaded_inputs = tuned.offloaded_inputs;
   train.recompute_num_layers = format("{}", tuned.recomputed_blocks);
   return o;
@@ -77,17 +79,21 @@ TunedOptions own_options(const PlanTable& table) {
   const bool recompute = recomputes(o);
   const PlanVariant& variant = row.variant(recompute);
   const ShardingOptions sharding = options_of_chosen(table, recompute);
+  const PlanOptions& plan = sharding.plan;
   return {.placement = row.placement,
           .shard_group_size = sharding.shard_group_size,
           .batch_size = sharding.batch.B,
-          .micro_batches = sharding.plan.micro_batches,
+          .micro_batches = plan.micro_batches,
           .attention = o.train.attention_backend,
-          .places = sharding.plan.places,
+          .places = plan.places,
           .recompute = !recompute                   ? Recompute::none
                        : recomputes_first_blocks(o) ? Recompute::fewest
+                       : plan.offloaded_inputs > 0  ? Recompute::all_from_host
                                                     : Recompute::all,
           .recomputed_blocks = variant.recomputed_blocks,
           .offloaded_inputs = variant.offloaded_inputs,
+          .checkpoint_policy = plan.checkpoint_policy,
+          .checkpoint_every = plan.checkpoint_every,
           .memory = variant.memory.total(),
           .on_host = is_host(variant.memory.device) ? 0 : variant.memory.on_host(),
           .fits = table.fits(variant),
@@ -143,17 +149,24 @@ class Search {
     return some_fit;
   }
 
-  /// Tries places and recomputation. What fits without recomputation needs less time than what does more work to fit.
+  /// Tries places and recomputation. If a rank can keep all state and all activations on its device, the other combinations
+  /// only do more work. (Copies may still wait for less if blocks are recomputed, so what is offloaded is tried in all ways.)
   bool try_memory(const PlanTable& start, TunedOptions tuned) {
-    tuning_.combinations += 3 * places_.size();
+    tuning_.combinations += 4 * places_.size();
+    const PlanOptions& plan = options_.train.sharding.plan;
+    const bool on_host = is_host(start.model->device().kind);
     bool some_fit = false;
     for (const StatePlaces& places : places_) {
       tuned.places = places;
-      for (const Recompute recompute : {Recompute::none, Recompute::fewest, Recompute::all}) {
+      for (const Recompute recompute : {Recompute::none, Recompute::fewest, Recompute::all, Recompute::all_from_host}) {
         tuned.recompute = recompute;
+        tuned.offloaded_inputs = recompute == Recompute::all_from_host ? all_inputs : 0;
+        if (recomputes_all(tuned))
+          tuned.checkpoint_policy = plan.checkpoint_policy, tuned.checkpoint_every = plan.checkpoint_every;
+        if (tuned.offloaded_inputs > 0 && (on_host || plan.checkpoint_policy == CheckpointPolicy::selective)) continue;
         if (!try_one(start, tuned)) continue;
         some_fit = true;
-        if (recompute == Recompute::none) return true;
+        if (recompute == Recompute::none && !places.any()) return true;
       }
     }
     return some_fit;
@@ -293,23 +306,25 @@ std::string describe(const PlanTable& table, const Tuning& tuning) {
       format_bytes(static_cast<double>(o.memory_limit)) +
       (o.host_memory > 0 ? format(" and {} of a host", format_bytes(static_cast<double>(o.host_memory))) : "");
   const std::size_t T = o.train.sharding.batch.T;
-  std::string text = wrapped(format("tried {} combinations in {:.1f} s: planned {}, simulated {}; the others cannot be faster",
-                                    tuning.combinations, tuning.seconds, tuning.planned, tuning.predicted)) +
-                     "\n" +
-                     wrapped(o.keeps_update ? format("held constant: {} sequences of {} tokens per update, and all options "
-                                                     "that the table does not show",
-                                                     o.train.total_batch_size, T)
-                                            : format("held constant: sequences of {} tokens, one micro-batch per update, and "
-                                                     "all options that the table does not show; give --total-batch-size to "
-                                                     "hold the tokens of an update",
-                                                     T)) +
-                     "\n";
+  std::string text =
+      wrapped(format("tried {} combinations in {:.1f} s: planned {}, simulated {} that fit{}", tuning.combinations,
+                     tuning.seconds, tuning.planned, tuning.predicted,
+                     tuning.planned < tuning.combinations ? "; the others only do more work than one of these" : "")) +
+      "\n" +
+      wrapped(o.keeps_update ? format("held constant: {} sequences of {} tokens per update, and all options "
+                                      "that the table does not show",
+                                      o.train.total_batch_size, T)
+                             : format("held constant: sequences of {} tokens, one micro-batch per update, and "
+                                      "all options that the table does not show; give --total-batch-size to "
+                                      "hold the tokens of an update",
+                                      T)) +
+      "\n";
   if (tuning.best.empty()) {
     if (!tuning.nearest)
       return text + "nothing can be planned (every batch size is refused); change --tokens-per-sample or the batch\n";
     return text +
-           wrapped(format("nothing fits {}: the nearest, {}, needs {}; give more ranks, a smaller --tokens-per-sample or a "
-                          "higher --memory-limit",
+           wrapped(format("nothing fits {}: the nearest, {}, needs {}; give more ranks, a smaller --tokens-per-sample or "
+                          "more memory",
                           limit, line_of(words_of(*tuning.nearest)), describe_memory(table, *tuning.nearest))) +
            "\n";
   }
@@ -343,9 +358,9 @@ nlohmann::json to_json(const PlanTable& table, const TunedOptions& t) {
           {"batch_size", t.batch_size},
           {"update_freq", t.micro_batches},
           {"attention_cudnn", t.attention != AttentionBackend::own},
-          {"checkpoint_activations", t.recompute == Recompute::all},
+          {"checkpoint_activations", recomputes_all(t)},
           {"recomputed_blocks", t.recomputed_blocks},
-          {"offloaded_inputs", t.offloaded_inputs},
+          {"offloaded_inputs", std::min(t.offloaded_inputs, table.model->blocks.size())},
           {"memory", t.memory},
           {"host_memory_of_node", host_memory_of_node(table, t)},
           {"fits", t.fits},
@@ -391,7 +406,9 @@ Words words_of(const TunedOptions& t) {
   const auto add = [&](const char* name, std::string value = "") { words.emplace_back(name, std::move(value)); };
   if (t.shard_group_size > 0) add("--shard-group-size", format("{}", t.shard_group_size));
   add("--batch-size", format("{}", t.batch_size)), add("--update-freq", format("{}", t.micro_batches));
-  if (t.recompute == Recompute::all) add("--checkpoint-activations");
+  if (recomputes_all(t)) add("--checkpoint-activations");
+  if (t.checkpoint_policy == CheckpointPolicy::selective) add("--checkpoint-policy", "selective");
+  if (t.checkpoint_every > 1) add("--checkpoint-every", format("{}", t.checkpoint_every));
   if (t.recompute == Recompute::fewest) add("--recompute-num-layers", format("{}", t.recomputed_blocks));
   if (t.offloaded_inputs > 0) add("--offload-activations");
   if (t.offloaded_inputs > 0 && t.offloaded_inputs != all_inputs)
@@ -421,7 +438,7 @@ std::string describe_use(const PlanTable& table) {
   const Use use = use_of(table);
   if (use.tuning) return "\n" + describe(table, *use.tuning);
   const TunedOptions& own = *use.options;
-  return "\n" + describe(use.bottlenecks) +
+  return format("\nthe chosen options, {}:\n", line_of(words_of(own))) + describe(use.bottlenecks) +
          (table.options.tokens > 0 ? describe(training_cost(table, own.step.total, tokens_of_update(table, own))) : "");
 }
 

@@ -15,7 +15,8 @@
 
 namespace fsdp {
 
-enum class Recompute { none, fewest, all };  // no block, the fewest first blocks with which it fits, --checkpoint-activations
+/// No block; the fewest first blocks with which it fits; all (--checkpoint-activations); all, with their inputs on the host.
+enum class Recompute { none, fewest, all, all_from_host };
 
 /// A combination of the options that the search varies, and its prediction.
 struct TunedOptions {
@@ -25,7 +26,9 @@ struct TunedOptions {
   AttentionBackend attention = AttentionBackend::own;
   StatePlaces places = {};
   Recompute recompute = Recompute::none;
-  std::size_t recomputed_blocks = 0, offloaded_inputs = 0;  // of Recompute::fewest
+  std::size_t recomputed_blocks = 0, offloaded_inputs = 0;       // as in PlanOptions
+  CheckpointPolicy checkpoint_policy = CheckpointPolicy::block;  // these two are the user's if all blocks are recomputed
+  std::size_t checkpoint_every = 1;
 
   std::size_t memory = 0, on_host = 0;  // of a rank, and of its host if it computes on a GPU
   bool fits = false;
@@ -38,7 +41,7 @@ struct Tuning {
   std::optional<TunedOptions> nearest;  // what exceeds the memory least, if nothing fits
   TunedOptions own;                     // the options of the user
   std::size_t combinations = 0;         // in all
-  std::size_t planned = 0;              // of these, planned for their memory; the others cannot be faster
+  std::size_t planned = 0;              // of these, planned for their memory; the others do more work than one of these
   std::size_t predicted = 0;            // of these, simulated
   double seconds = 0;                   // of the search
   Bottlenecks bottlenecks;              // of best[0]
