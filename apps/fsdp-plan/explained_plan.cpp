@@ -53,7 +53,7 @@ ExplainedPlan::Unit unit_of(const std::vector<Parameter>& parameters, const Shar
 }  // namespace
 
 ExplainedPlan explained_plan(const PlanTable& table) {
-  const bool recomputing = table.options.train.sharding.plan.checkpoint_activations || recomputes_first_blocks(table.options);
+  const bool recomputing = recomputes(table.options);
   const ShardedPlan planned = plan_of_chosen(table, recomputing);
   const Plan& plan = planned.plan;
   ExplainedPlan out{.path = {},

@@ -7,6 +7,7 @@
 #include "files/scratch_folder.hpp"
 #include "fsdp-plan/plan_scaling.hpp"
 #include "fsdp-plan/plan_table.hpp"
+#include "fsdp-plan/tune.hpp"
 #include "job/program.hpp"
 #include "report/run_report.hpp"
 
@@ -23,10 +24,13 @@ int run(const PlanTableOptions& options, const OptionTable& option_table) {
   PlanTable table = make_plan_table(options);
   for (std::string& warning : table.warnings) warning = option_table.name_options(warning);
   print_warnings(table.warnings);
-  if (options.json)
-    print_raw(stdout, json_text(to_json(table), 2) + "\n");
-  else
-    print_text(stdout, describe(table) + (options.explain ? "\n" + explain(table) : ""));
+  if (options.json) {
+    nlohmann::json json = to_json(table);
+    json.update(use_json(table));
+    print_raw(stdout, json_text(json, 2) + "\n");
+  } else {
+    print_text(stdout, describe(table) + describe_use(table) + (options.explain ? "\n" + explain(table) : ""));
+  }
   if (options.out.empty()) return exit_code::done;
   write_text(options.out / "scaling.html", scaling_page(table));
   write_text(options.out / "scaling.csv", scaling_csv(table));

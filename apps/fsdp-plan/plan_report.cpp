@@ -476,6 +476,7 @@ nlohmann::json prediction_json(const PlanVariant& variant) {
 }  // namespace
 
 std::string describe(const PlanTable& table) {
+  if (table.options.tune) return headline(table);  // followed by the result of the search
   const bool one = table.options.cluster.ranks() == 1;
   return headline(table) +
          (one ? "one rank shares nothing, so all strategies are equal; the tables show the chosen one\n" : "") +

@@ -129,6 +129,20 @@ void settle(PlanTableOptions& o) {
         "--nvme-bandwidth changes nothing without --gpu and state in a file (--offload-optimizer nvme or --offload-params "
         "nvme); "
         "give these, or leave it out");
+  const char* const use = o.tune ? "tune" : o.tokens > 0 ? "tokens" : "price";
+  if (o.price > 0 && o.tokens == 0)
+    throw UserError(
+        "--price changes nothing without --tokens (it is multiplied by the hours of a training); give both, or neither");
+  if (o.host_memory > 0 && !o.tune)
+    throw UserError("--host-memory changes nothing without --tune (only the search compares it); give both, or neither");
+  if ((o.tune || o.tokens > 0) && !o.gpu)
+    throw UserError(format("--{} needs predicted times; give --gpu NAME, or leave it out", use));
+  if ((o.tune || o.tokens > 0) && o.train.sharding.plan.places.on_disk() && !o.nvme_bandwidth.known())
+    throw UserError(format("--{} needs predicted times, and the time of the disk is unknown; give --nvme-bandwidth R,W", use));
+  if (o.tune && o.explain)
+    throw UserError(
+        "--tune contradicts --explain (one searches a strategy, the other explains that of --sharding-strategy); leave out one "
+        "of them");
   o.cluster.between = find_backend(o.train.comm.kind).between;
   o.cluster.sum_order = o.train.comm.sum_order;
   if (o.gpu) {
@@ -150,6 +164,8 @@ void settle(PlanTableOptions& o) {
   o.memory_limit = o.train.memory_limit > 0 ? o.train.memory_limit : o.gpu ? static_cast<std::size_t>(o.gpu->memory_bytes) : 0;
   if (o.train.recompute_num_layers == "auto" && o.memory_limit == 0)
     throw UserError("--recompute-num-layers auto has no memory to fit (a plan has no device); give --memory-limit or --gpu");
+  if (o.tune && o.memory_limit == 0)
+    throw UserError("--tune has no memory to fit (a plan has no device); give --memory-limit or --gpu");
   // By default a run uses one thread per core of a rank; here the cores of the cluster are unknown.
   if (o.train.threads == 0) o.train.threads = 1;
 }
@@ -217,9 +233,33 @@ OptionTable plan_option_table(PlanTableOptions& o) {
             "Explain each number of the strategy of --sharding-strategy, and compare it with rules of thumb. With --json, also "
             "print the units with their tensors, the buffers and the operations of this strategy.")
       .common();
+  table
+      .flag("tune", o.tune,
+            "Search the strategy, shard group, batch size, recomputation, attention backend and places of state with the "
+            "shortest predicted time that fit the memory. The tokens of an update stay the same if --total-batch-size, "
+            "--batch-size or --update-freq is given; else a rank has one micro-batch. Needs --gpu.")
+      .common();
+  table
+      .size("host-memory", "SIZE", o.host_memory,
+            "With --tune: the memory of a node's host, which must hold what its GPUs keep there, and the copies that saves "
+            "write.",
+            std::size_t{1} << 20)
+      .unset("not compared");
+  table
+      .number("tokens", "N", o.tokens, "Also print the hours, GPU hours and energy of a training on N tokens. Needs --gpu.",
+              "from 1 to 1e18", [](double n) { return n >= 1 && n <= 1e18; })
+      .unset("not printed");
+  table
+      .number("price", "P", o.price, "The price of a GPU for an hour, for the cost of --tokens; in any currency.",
+              "above 0, at most 1e9", [](double p) { return p > 0 && p <= 1e9; })
+      .unset("no cost");
   table.path("out", "DIR", o.out, "With --scaling: also write scaling.html and scaling.csv here.").unset("only printed");
   table.flag("json", o.json, "Print one JSON object with all numbers, in bytes.").common();
-  table.then([&o](const OptionTable&) { settle(o); });
+  table.then([&o](const OptionTable& given) {
+    for (const char* name : {"total-batch-size", "batch-size", "update-freq", "max-tokens"})
+      o.keeps_update = o.keeps_update || given.given(name);
+    settle(o);
+  });
   table.then([&o, slow, scaling](const OptionTable& read) { settle_predictions(read, o, *slow, *scaling); });
   table.rows_of("fsdp-train");
   add_train_options(table, o.train, [&o] { return o.cluster.ranks(); });
@@ -244,8 +284,6 @@ const PlanRow& PlanTable::chosen() const {
   return *std::find_if(rows.begin(), rows.end(), [](const PlanRow& row) { return row.chosen; });
 }
 
-namespace {
-
 ShardingOptions options_of_chosen(const PlanTable& table, bool recompute) {
   const PlanRow& row = table.chosen();
   ShardingOptions sharding = options_of_row(table.options, *row.placement, recompute);
@@ -253,8 +291,6 @@ ShardingOptions options_of_chosen(const PlanTable& table, bool recompute) {
   sharding.plan.offloaded_inputs = row.variant(recompute).offloaded_inputs;
   return sharding;
 }
-
-}  // namespace
 
 ShardedPlan plan_of_chosen(const PlanTable& table, bool recompute) {
   const PlanRow& row = table.chosen();
@@ -319,7 +355,11 @@ PlanRow plan_strategy(const PlanTable& table, const Placement& placement, std::v
 
 bool recomputes_first_blocks(const PlanTableOptions& options) { return options.train.recompute_num_layers != "0"; }
 
-PlanTable make_plan_table(const PlanTableOptions& options) {
+bool recomputes(const PlanTableOptions& options) {
+  return options.train.sharding.plan.checkpoint_activations || recomputes_first_blocks(options);
+}
+
+PlanTable start_plan_table(const PlanTableOptions& options) {
   DeviceTraits device = traits_of(kind_to_plan_for(options.train.device), static_cast<int>(options.train.threads));
   TransformerConfig config = named_config(options.train, nullptr);
   grow_vocabulary(options.train, name_of_model_tokenizer(options.train.tokenizer, options.train.model, config.vocab_size),
@@ -334,11 +374,16 @@ PlanTable make_plan_table(const PlanTableOptions& options) {
         rates_of(*options.gpu, *table.model, options.train.sharding.types.parameter,
                  options.network.empty() ? network_of(*options.gpu) : read_network(options.network), options.gpu_power);
   if (!attention.why.empty()) table.warnings.push_back("attention by the kernels of fsdp: " + attention.why);
-  const Cluster cluster = options.cluster;
   const PlanOptions& wanted = options.train.sharding.plan;
   if (is_host(device.kind) && offloads_to_host(wanted))
     table.warnings.push_back(
         "nothing is offloaded, because on CPUs all memory is host memory; give --device cuda to plan for GPUs");
+  return table;
+}
+
+PlanTable make_plan_table(const PlanTableOptions& options) {
+  PlanTable table = start_plan_table(options);
+  const Cluster cluster = options.cluster;
   for (const Placement& placement : placements()) {
     // The units are the same for all strategies.
     const PlanRow row = plan_strategy(table, placement, table.rows.empty() ? &table.warnings : nullptr);

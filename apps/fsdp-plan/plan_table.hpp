@@ -35,9 +35,15 @@ struct PlanTableOptions {
   std::filesystem::path out;       // the folder for a page about scaling; empty: none
   DiskRates nvme_bandwidth;        // in GB/s
   std::size_t memory_limit = 0;    // of a rank: train.memory_limit, or else the memory of `gpu`; 0 means no limit
+  bool tune = false;               // search the fastest options: see tune.hpp
+  bool keeps_update = false;       // the search keeps the tokens of an update, because the options set them
+  std::size_t host_memory = 0;     // of a node, for the search; 0: unknown
+  double tokens = 0, price = 0;    // to train, and of an hour of a GPU, or of a node without GPUs; 0: not given
   bool explain = false, json = false;
   DiskRates disk() const { return {1e9 * nvme_bandwidth.read, 1e9 * nvme_bandwidth.write}; }
 };
+/// Returns true if the options request recomputation.
+bool recomputes(const PlanTableOptions& options);
 /// Returns true for --recompute-num-layers: the column of recomputation is then about the first blocks.
 bool recomputes_first_blocks(const PlanTableOptions& options);
 /// The options of fsdp-plan: those of fsdp-train, and its own.
@@ -108,6 +114,8 @@ struct PlanTable {
   PlanChoice smallest() const;
 };
 
+/// Returns a table without rows: the model, the rates and the warnings. Throws UserError.
+PlanTable start_plan_table(const PlanTableOptions& options);
 /// Computes the table from the options; the only file that it reads is config.json. Throws UserError.
 PlanTable make_plan_table(const PlanTableOptions& options);
 
@@ -115,6 +123,8 @@ PlanTable make_plan_table(const PlanTableOptions& options);
 /// UserError.
 PlanRow plan_strategy(const PlanTable& table, const Placement& placement, std::vector<std::string>* warnings = nullptr);
 
+/// Returns the options of the chosen strategy; with recomputation of activations if `recompute`.
+ShardingOptions options_of_chosen(const PlanTable& table, bool recompute);
 /// Returns the plan of the chosen strategy, for explanations; with recomputation of activations if `recompute`.
 ShardedPlan plan_of_chosen(const PlanTable& table, bool recompute);
 /// Returns the predicted times, in seconds, of the operations of that plan; nothing if there are no predictions.

@@ -43,6 +43,7 @@ struct UpdateSimulation::Simulated {
   std::vector<Task> tasks;
   std::vector<TaskTime> times;
   std::vector<int> of_operation;          // the task of each operation, of the usual ranks
+  std::vector<CostTime> work;             // of each operation
   std::vector<std::vector<int>> waiting;  // what `tasks` wait for
 };
 
@@ -88,21 +89,25 @@ UpdateSimulation::Simulated UpdateSimulation::simulate(const Planned& planned, c
   const auto computes = [&](const Operation& op) {
     return (op.stream == StreamId::compute || rates.queues == Queues::one) && op.kind->part != UpdatePart::transfer;
   };
+  out.work.resize(plan.update.size());
   /// Returns the seconds of an operation that is not a collective. Adds them to `step` if the compute stream runs it.
-  const auto compute = [&](const Operation& op, const Cost& cost) {
+  const auto compute = [&](std::size_t i) {
+    const Operation& op = plan.update[i];
     if (op.kind->part == UpdatePart::transfer) return copy(op);
-    const CostTime time = time_of(cost, rates, is_optimizer(op) ? rates.optimizer : rates.memory);
+    CostTime& time = out.work[i] = time_of(planned.costs[i], rates, is_optimizer(op) ? rates.optimizer : rates.memory);
+    for (double CostTime::*part : {&CostTime::products, &CostTime::attention, &CostTime::memory, &CostTime::total})
+      time.*part *= spread;
     if (computes(op)) {
       if (is_optimizer(op))
-        step.optimizer += spread * time.total;
+        step.optimizer += time.total;
       else if (op.kind->part == UpdatePart::again)
-        step.recomputation += spread * time.total, step.recomputed_products += spread * time.products,
-            step.recomputed_attention += spread * time.attention;
+        step.recomputation += time.total, step.recomputed_products += time.products,
+            step.recomputed_attention += time.attention;
       else
-        step.products += spread * time.products, step.attention += spread * time.attention,
-            step.memory_bound += spread * (time.total - time.products - time.attention);
+        step.products += time.products, step.attention += time.attention,
+            step.memory_bound += time.total - time.products - time.attention;
     }
-    return spread * time.total;
+    return time.total;
   };
 
   std::map<CollectiveUse, double> transfers;  // equal collectives take the same time
@@ -151,7 +156,7 @@ UpdateSimulation::Simulated UpdateSimulation::simulate(const Planned& planned, c
       step.communication += task.length;
       together = group.ranks > 1 && (one_shard_group || use->axis != GroupAxis::shard);
     } else {
-      task.length = compute(op, planned.costs[i]);
+      task.length = compute(i);
       task.is_slowed = op.stream == StreamId::compute;
     }
     if (together && has_slow) {
@@ -202,7 +207,7 @@ std::vector<SimulatedOperation> UpdateSimulation::operations(const Rates& rates,
   std::vector<SimulatedOperation> out;
   for (std::size_t i = 0; i < planned.sharded.plan.update.size(); ++i) {
     const auto task = static_cast<std::size_t>(simulated.of_operation[i]);
-    out.push_back({&planned.sharded.plan.update[i], simulated.times[task], is_critical[task] != 0});
+    out.push_back({&planned.sharded.plan.update[i], simulated.times[task], is_critical[task] != 0, simulated.work[i]});
   }
   return out;
 }

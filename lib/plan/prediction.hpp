@@ -48,6 +48,7 @@ struct SimulatedOperation {
   const Operation* operation;
   TaskTime time;
   bool is_critical;  // it is on the critical path
+  CostTime work;     // of an operation that computes, if nothing slows it
 };
 
 /// One update, planned once, to be simulated with different rates.

@@ -1,0 +1,124 @@
+#include "fsdp-plan/what_if.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include <nlohmann/json.hpp>
+
+#include "base/format.hpp"
+#include "plan/kind.hpp"
+
+namespace fsdp {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PathShare, work, share)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WhatIf, change, gain)
+
+namespace {
+
+struct Change {
+  const char* name;
+  void (*apply)(Rates& rates);
+};
+constexpr Change changes_to_try[] = {
+    {"products x 2", [](Rates& r) { r.products.value *= 2, r.fp32_products.value *= 2; }},
+    {"attention x 2",
+     [](Rates& r) {
+       for (auto* const table : {&r.attention.head_64, &r.attention.head_128})
+         for (double& rate : *table) rate *= 2;
+     }},
+    {"memory bandwidth x 2", [](Rates& r) { r.memory.value *= 2, r.optimizer.value *= 2; }},
+    {"ring in a node x 2", [](Rates& r) { r.ring.value *= 2; }},
+    {"network x 2", [](Rates& r) { r.network.port_bandwidth *= 2; }},
+    {"link to the host x 2", [](Rates& r) { r.host_link.value *= 2; }},
+    {"no latencies of collectives", [](Rates& r) { r.call.value = r.hop.value = r.network.hop = 0; }},
+    {"no slowing by collectives", [](Rates& r) { r.interference.value = 0; }},
+    {"no time of the host", [](Rates& r) { r.update.value = 0; }}};
+
+using Times = std::map<std::string, double>;
+
+/// Seconds of the work on the critical path of an update, which has at most two micro-batches.
+Times path_of(const Transformer& model, const ShardingOptions& options, MeshShape mesh, const Cluster& cluster,
+              const Rates& rates, const DiskRates& disk) {
+  constexpr const char* collectives[] = {"all-gathers", "reduce-scatters", "all-reduces"};
+  const UpdateSimulation simulation(model, options, mesh, cluster);
+  Times times;
+  for (const SimulatedOperation& simulated : simulation.operations(rates, disk)) {
+    if (!simulated.is_critical) continue;
+    const Operation& op = *simulated.operation;
+    const CostTime& work = simulated.work;
+    const double length = simulated.time.end - simulated.time.begin;
+    if (is_collective(op)) {
+      const bool leaves_node = ring_group(op.group, mesh, cluster).nodes > 1;
+      times[format("{} {}", collectives[static_cast<int>(*op.kind->collective)],
+                   leaves_node ? "between nodes" : "in a node")] += length;
+    } else if (op.kind->part == UpdatePart::transfer) {
+      times["copies of offloaded state"] += length;
+    } else {
+      times["slowing by collectives"] += length - work.total;
+      if (op.kind->part == UpdatePart::optimizer || op.kind->part == UpdatePart::rounding)
+        times["optimizer"] += work.total;
+      else if (op.kind->part == UpdatePart::again)
+        times["recomputation"] += work.total;
+      else
+        times["products"] += work.products, times["attention"] += work.attention,
+            times["other kernels"] += work.total - work.products - work.attention;
+    }
+  }
+  return times;
+}
+
+/// Returns "a 10 %, b 5 %" of those that are not below half a percent.
+template <class Items, class Text>
+std::string listed(const Items& items, double(Items::value_type::*value), const Text& text) {
+  std::string out;
+  for (const auto& item : items)
+    if (std::abs(item.*value) >= 0.005) out += (out.empty() ? "" : ", ") + text(item);
+  return out;
+}
+
+}  // namespace
+
+Bottlenecks find_bottlenecks(const Transformer& model, const ShardingOptions& options, MeshShape mesh, const Cluster& cluster,
+                             const Rates& rates, const DiskRates& disk, SlowRank slow) {
+  const UpdateSimulation simulation(model, options, mesh, cluster);
+  const double total = simulation.predict(rates, disk, slow).total;
+  Bottlenecks out;
+  if (slow.rank < 0) {
+    const std::size_t K = options.plan.micro_batches;
+    ShardingOptions fewer = options;
+    fewer.plan.micro_batches = std::min<std::size_t>(K, 2);
+    Times times = path_of(model, fewer, mesh, cluster, rates, disk);
+    if (K > 2) {  // all micro-batches but the last are alike
+      fewer.plan.micro_batches = 1;
+      Times first = path_of(model, fewer, mesh, cluster, rates, disk);
+      for (auto& [work, seconds] : times)
+        seconds = std::max(0.0, seconds + static_cast<double>(K - 2) * (seconds - first[work]));
+    }
+    times["host"] += rates.update;
+    double sum = 0;
+    for (const auto& [work, seconds] : times) sum += seconds;
+    for (const auto& [work, seconds] : times)
+      if (seconds > 0) out.path.push_back({work, seconds / sum});
+  }
+  for (const Change& change : changes_to_try) {
+    Rates changed = rates;
+    change.apply(changed);
+    out.changes.push_back({change.name, total / simulation.predict(changed, disk, slow).total - 1});
+  }
+  std::ranges::stable_sort(out.path, std::greater(), &PathShare::share);
+  std::ranges::stable_sort(out.changes, std::greater(), &WhatIf::gain);
+  return out;
+}
+
+std::string describe(const Bottlenecks& b) {
+  const std::string path =
+      listed(b.path, &PathShare::share, [](const PathShare& p) { return format("{} {:.0f} %", p.work, 100 * p.share); });
+  const std::string gains =
+      listed(b.changes, &WhatIf::gain, [](const WhatIf& w) { return format("{} {:+.0f} %", w.change, 100 * w.gain); });
+  return (path.empty() ? "" : wrapped(format("the critical path of an update: {}", path)) + "\n") +
+         wrapped(format("tokens/s with one thing changed: {}", gains.empty() ? "nothing brings 1 %" : gains)) + "\n";
+}
+
+nlohmann::json to_json(const Bottlenecks& b) { return {{"critical_path", b.path}, {"what_if", b.changes}}; }
+
+}  // namespace fsdp
