@@ -99,7 +99,7 @@ std::string traffic_table(const PlanTable& table) {
   return lay_out(rows, 2);
 }
 
-/// Returns the predicted times of all strategies on the GPU of --gpu; an empty string without --gpu.
+/// Returns the predicted times of all strategies; an empty string without --gpu and --measured.
 std::string prediction_table(const PlanTable& table) {
   if (!table.rates) return "";
   if (!table.predicts())
@@ -127,7 +127,7 @@ std::string prediction_table(const PlanTable& table) {
   return format(
              "\nprediction for {}, not measured: the plan's operations with these rates\n{}"
              "Reading data and saves are not included. Parts are ms of the compute stream; they add up to an update. slowed:\n"
-             "computing takes longer because collectives run at the same time; waits: for transfers and sums. MFU: of {:.0f}\n"
+             "computing takes longer because collectives run at the same time; waits: for transfers and sums. MFU: of {:.3g}\n"
              "TFLOP/s, attention counted causally.\n",
              rates.machine, lay_out(constants, 2), rates.peak / 1e12) +
          lay_out(rows, 2);

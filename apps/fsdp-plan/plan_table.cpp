@@ -77,9 +77,10 @@ void settle(PlanTableOptions& o) {
                            o.cluster.nodes, o.cluster.ranks_per_node, most_ranks));
   if (o.train.arch.empty() && o.train.model.empty())
     throw UserError("no model is given (there is nothing to plan for); give --arch NAME (see --list-archs) or --model DIR");
-  if (o.nvme_bandwidth.known() && !(o.gpu && o.train.sharding.plan.places.on_disk()))
+  if (o.nvme_bandwidth.known() && !((o.gpu || !o.train.measured.empty()) && o.train.sharding.plan.places.on_disk()))
     throw UserError(
-        "--nvme-bandwidth changes nothing without --gpu and state in a file (--offload-optimizer nvme or --offload-params "
+        "--nvme-bandwidth changes nothing without --gpu or --measured, and state in a file (--offload-optimizer nvme or "
+        "--offload-params "
         "nvme); "
         "give these, or leave it out");
   o.cluster.between = find_backend(o.train.comm.kind).between;
@@ -99,6 +100,12 @@ void settle(PlanTableOptions& o) {
                  "--network NAME or PORTSxGBIT, or --nodes 1",
                  o.gpu->name));
   }
+  if (!o.train.measured.empty() && !o.gpu && (o.train.device == DeviceChoice::cuda || o.cluster.nodes > 1))
+    throw UserError(
+        o.cluster.nodes > 1
+            ? "--measured without --gpu predicts CPUs of one node (rates of a network are not measured); give --gpu "
+              "NAME, or --nodes 1"
+            : "--measured with --device cuda needs the GPU (other figures come from its data sheet); give --gpu NAME");
   o.memory_limit = o.train.memory_limit > 0 ? o.train.memory_limit : o.gpu ? static_cast<std::size_t>(o.gpu->memory_bytes) : 0;
   if (o.train.recompute_num_layers == "auto" && o.memory_limit == 0)
     throw UserError("--recompute-num-layers auto has no memory to fit (a plan has no device); give --memory-limit or --gpu");
@@ -225,6 +232,15 @@ PlanTable make_plan_table(const PlanTableOptions& options) {
     table.rates =
         rates_of(*options.gpu, *table.model, options.train.sharding.types.parameter,
                  options.network.empty() ? network_of(*options.gpu) : read_network(options.network), options.gpu_power);
+  if (!options.train.measured.empty())
+    table.rates = measured_rates(options.train.measured,
+                                 {.gpu = options.gpu,
+                                  .type = options.train.sharding.types.parameter,
+                                  .ranks = options.cluster.ranks(),
+                                  .ranks_per_node = options.cluster.ranks_per_node,
+                                  .threads = static_cast<double>(options.train.threads),
+                                  .queues = options.train.cpu.communication_thread ? Queues::thread : Queues::one},
+                                 table.rates.value_or(Rates()));
   if (!attention.why.empty()) table.warnings.push_back("attention by the kernels of fsdp: " + attention.why);
   const Cluster cluster = options.cluster;
   const PlanOptions& wanted = options.train.sharding.plan;

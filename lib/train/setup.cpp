@@ -26,6 +26,7 @@
 #include "kernels/kernels.hpp"
 #include "machine/node_places.hpp"
 #include "options/model_tokenizer.hpp"
+#include "plan/measured_rates.hpp"
 #include "plan/prediction.hpp"
 #include "plan/timeline.hpp"
 #include "plan/traffic.hpp"
@@ -437,6 +438,32 @@ void print_plan(const ShardedModel& model, const MemoryAccount& memory, int node
 
 namespace {
 
+/// What --measured is for.
+MeasuredUse measured_use(const RunContext& run, const Machine& machine) {
+  const bool on_cpu = is_host(machine.kind);
+  return {.gpu = on_cpu ? nullptr : figures_of(machine.device->description()),
+          .device = machine.device->description(),
+          .type = run.options.sharding.types.parameter,
+          .ranks = run.world.size(),
+          .ranks_per_node = machine.node->size(),
+          .threads = static_cast<double>(machine.cpus.threads),
+          .cores = on_cpu ? machine.cpus.cores : 0,
+          .queues = run.options.cpu.communication_thread ? Queues::thread : Queues::one};
+}
+
+/// Throws UserError if --measured cannot be used.
+void require_measured(const RunContext& run, const Machine& machine) {
+  if (run.options.measured.empty()) return;
+  const MeasuredUse use = measured_use(run, machine);
+  if (!is_host(machine.kind) && !use.gpu)
+    throw UserError(
+        format("--measured does not go with this GPU ({}; figures of its data sheet are not known); leave it out", use.device));
+  if (!use.gpu && use.ranks != use.ranks_per_node)
+    throw UserError(
+        "--measured predicts CPUs of one node (rates of a network are not measured); leave it out, or use one node");
+  measured_rates(run.options.measured, use, {});
+}
+
 /// What the plan predicts, and where the run is: fields of the start line. `even_nodes`: all nodes have as many ranks as rank
 /// 0's.
 nlohmann::json start_fields(const RunContext& run, const Machine& machine, const ShardedModel& model, const TrainData* data,
@@ -458,12 +485,16 @@ nlohmann::json start_fields(const RunContext& run, const Machine& machine, const
   if (!run.options.trace.file.empty()) fields["trace"] = whole_path(run.options.trace.file);
   const GpuFigures* const gpu = is_host(machine.kind) ? nullptr : figures_of(machine.device->description());
   const bool one_node = machine.node->size() == run.world.size();
-  if (gpu && even_nodes && (one_node || !gpu->network.empty()) && !run.options.sharding.plan.places.on_disk()) {
+  if ((gpu ? one_node || !gpu->network.empty() : one_node && is_host(machine.kind) && !run.options.measured.empty()) &&
+      even_nodes && !run.options.sharding.plan.places.on_disk()) {
     const Cluster cluster = {run.world.size() / machine.node->size(), machine.node->size(), Between::nodes,
                              run.options.comm.sum_order};
     ShardingOptions sharding = run.options.sharding;
     if (data) sharding.batch.T = std::max<std::size_t>(1, std::llround(data->padding.columns(sharding.batch.T)));
-    const Rates rates = rates_of(*gpu, model.transformer(), sharding.types.parameter, network_of(*gpu));
+    Rates rates;
+    if (gpu) rates = rates_of(*gpu, model.transformer(), sharding.types.parameter, network_of(*gpu));
+    if (!run.options.measured.empty())
+      rates = measured_rates(run.options.measured, measured_use(run, machine), std::move(rates));
     const StepPrediction step = UpdateSimulation(model.transformer(), sharding, model.mesh().shape, cluster).predict(rates);
     fields["predicted"] = {{"total", step.total},
                            {"products", step.products},
@@ -523,6 +554,7 @@ void announce(const RunContext& run, const Machine& machine, const ShardedModel&
   run.log.say("memory plan per rank:\n" + describe_memory(plan) + describe_beside_plan(memory) +
               on_disk(plan, machine.node->size()));
   const nlohmann::json options = to_json(run.options);
+  agree(run.world, [&] { require_measured(run, machine); });
   nlohmann::json more = start_fields(run, machine, model, data, traffic.has_value());
   if (data) more["data"] = data->counts();
   if (data && run.world.rank() == 0 && !run.options.log_file.empty() && !origin.tokenizer.empty()) try {
