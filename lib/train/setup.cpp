@@ -194,6 +194,32 @@ void fill_shard(const LoopContext& loop, const Origin& origin) {
   if (loop.engine.keeps_average()) executor.begin_average();
 }
 
+/// The run that --measured is for.
+MeasuredUse measured_use(const TrainOptions& options, const Machine& machine, int ranks) {
+  const bool on_cpu = is_host(machine.kind);
+  return {.gpu = on_cpu ? nullptr : figures_of(machine.device->description()),
+          .device = machine.device->description(),
+          .type = options.sharding.types.parameter,
+          .ranks = ranks,
+          .ranks_per_node = machine.node->size(),
+          .threads = static_cast<double>(machine.cpus.threads),
+          .cores = on_cpu ? machine.cpus.cores : 0,
+          .queues = options.cpu.communication_thread ? Queues::thread : Queues::one};
+}
+
+/// Throws UserError if --measured cannot be used.
+void require_measured(const TrainOptions& options, const Machine& machine, int ranks) {
+  if (options.measured.empty()) return;
+  const MeasuredUse use = measured_use(options, machine, ranks);
+  if (!is_host(machine.kind) && !use.gpu)
+    throw UserError(
+        format("--measured does not go with this GPU ({}; figures of its data sheet are not known); leave it out", use.device));
+  if (!use.gpu && use.ranks != use.ranks_per_node)
+    throw UserError(
+        "--measured predicts CPUs of one node (rates of a network are not measured); leave it out, or use one node");
+  measured_rates(options.measured, use, {});
+}
+
 }  // namespace
 
 Machine find_machine(const TrainOptions& options, Communicator& world) {
@@ -204,7 +230,10 @@ Machine find_machine(const TrainOptions& options, Communicator& world) {
   }
   Machine machine = {start_rank(options.device, options.threads, world, options.cpu)};
   machine.kind = machine.device->kind();
-  agree(world, [&] { check_gemm_algorithms(options.execution.gemm_algorithms, machine.kind); });
+  agree(world, [&] {
+    check_gemm_algorithms(options.execution.gemm_algorithms, machine.kind);
+    require_measured(options, machine, world.size());
+  });
   // Runs one matrix product to load the library's code, so that the memory of that code does not count as memory of the run.
   std::array<float, 5 * 64> x{};  // enough rows that the library computes the product, not our own kernel for few rows
   kernels::gemm(*make_host_stream(), kernels::Trans::no, kernels::Trans::no, 16, 8, 8, &x[0], 8, &x[128], 8, &x[192], 8,
@@ -438,32 +467,6 @@ void print_plan(const ShardedModel& model, const MemoryAccount& memory, int node
 
 namespace {
 
-/// What --measured is for.
-MeasuredUse measured_use(const RunContext& run, const Machine& machine) {
-  const bool on_cpu = is_host(machine.kind);
-  return {.gpu = on_cpu ? nullptr : figures_of(machine.device->description()),
-          .device = machine.device->description(),
-          .type = run.options.sharding.types.parameter,
-          .ranks = run.world.size(),
-          .ranks_per_node = machine.node->size(),
-          .threads = static_cast<double>(machine.cpus.threads),
-          .cores = on_cpu ? machine.cpus.cores : 0,
-          .queues = run.options.cpu.communication_thread ? Queues::thread : Queues::one};
-}
-
-/// Throws UserError if --measured cannot be used.
-void require_measured(const RunContext& run, const Machine& machine) {
-  if (run.options.measured.empty()) return;
-  const MeasuredUse use = measured_use(run, machine);
-  if (!is_host(machine.kind) && !use.gpu)
-    throw UserError(
-        format("--measured does not go with this GPU ({}; figures of its data sheet are not known); leave it out", use.device));
-  if (!use.gpu && use.ranks != use.ranks_per_node)
-    throw UserError(
-        "--measured predicts CPUs of one node (rates of a network are not measured); leave it out, or use one node");
-  measured_rates(run.options.measured, use, {});
-}
-
 /// What the plan predicts, and where the run is: fields of the start line. `even_nodes`: all nodes have as many ranks as rank
 /// 0's.
 nlohmann::json start_fields(const RunContext& run, const Machine& machine, const ShardedModel& model, const TrainData* data,
@@ -494,7 +497,7 @@ nlohmann::json start_fields(const RunContext& run, const Machine& machine, const
     Rates rates;
     if (gpu) rates = rates_of(*gpu, model.transformer(), sharding.types.parameter, network_of(*gpu));
     if (!run.options.measured.empty())
-      rates = measured_rates(run.options.measured, measured_use(run, machine), std::move(rates));
+      rates = measured_rates(run.options.measured, measured_use(run.options, machine, run.world.size()), std::move(rates));
     const StepPrediction step = UpdateSimulation(model.transformer(), sharding, model.mesh().shape, cluster).predict(rates);
     fields["predicted"] = {{"total", step.total},
                            {"products", step.products},
@@ -554,7 +557,6 @@ void announce(const RunContext& run, const Machine& machine, const ShardedModel&
   run.log.say("memory plan per rank:\n" + describe_memory(plan) + describe_beside_plan(memory) +
               on_disk(plan, machine.node->size()));
   const nlohmann::json options = to_json(run.options);
-  agree(run.world, [&] { require_measured(run, machine); });
   nlohmann::json more = start_fields(run, machine, model, data, traffic.has_value());
   if (data) more["data"] = data->counts();
   if (data && run.world.rank() == 0 && !run.options.log_file.empty() && !origin.tokenizer.empty()) try {
