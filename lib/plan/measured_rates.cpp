@@ -42,8 +42,8 @@ Rates cpu_rates(const nlohmann::json& content, const std::string& name, const Me
   // A core is faster if few others are busy, because they share memory and power. Within a factor of two that is small.
   if (busy > 1.01 * cores || busy < 0.49 * cores)
     throw UserError(
-        format("{} was measured with {:g} busy cores on a node, but {} keep {:g} busy (at least half as many, and no "
-               "more); measure with as many, or change --threads",
+        format("{} was measured with {:g} busy cores on a node, but the {} of a node of the job would keep {:g} busy "
+               "(no more, and at least half as many); measure with as many, or change --threads",
                name, cores, plural(use.ranks_per_node, "rank"), busy));
   const std::string source = format("{}: {:.3g} of {:g} measured cores", name, of_rank, cores);
   const auto rate = [&](const char* key, double most) -> Rate { return {share * checked(node, key, most, name), source}; };
@@ -190,7 +190,8 @@ Rates measured_rates(std::span<const std::string> files, const MeasuredUse& use,
   for (const std::string& file : files) {
     const nlohmann::json content = read_json_file(file);
     if (content.is_discarded())
-      throw UserError(format("--measured {} is no JSON (fsdp-bench --json writes it; it may be cut off); measure again", excerpt(file)));
+      throw UserError(
+          format("--measured {} is no JSON (fsdp-bench --json writes it; it may be cut off); measure again", excerpt(file)));
     rates = measured_rates(content, "--measured " + excerpt(file), use, std::move(rates));
   }
   return rates;

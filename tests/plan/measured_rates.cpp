@@ -62,7 +62,7 @@ BOOST_AUTO_TEST_CASE(ranks_share_the_cores_of_a_node) {
   MeasuredUse run = on_cpus(4);
   run.cores = 0.5;
   BOOST_TEST(read(content, run).products == products / 4);
-  CHECK_CONTAINS(refusal(content, on_cpus(2, 2)), "2 ranks keep 4 busy");
+  CHECK_CONTAINS(refusal(content, on_cpus(2, 2)), "the 2 ranks of a node of the job would keep 4 busy");
   nlohmann::json large = content;
   large["rates"]["cores"] = 64;
   CHECK_CONTAINS(refusal(large, on_cpus(8)), "64 busy cores");
