@@ -21,6 +21,7 @@
 #include "machine/energy.hpp"
 #include "machine/machine.hpp"
 #include "options/common_options.hpp"
+#include "plan/measured_rates.hpp"
 #include "plan/placement.hpp"
 #include "run/gemm_algorithms.hpp"
 #include "run/sharded_model.hpp"
@@ -125,7 +126,32 @@ std::pair<std::size_t, std::size_t> processors_and_threads(Communicator& world) 
   return {static_cast<std::size_t>(all), static_cast<std::size_t>(world.sum(std::int64_t{kernels::threads()}))};
 }
 
-std::string bench_step(const BenchOptions& options, Communicator& world, Communicator& node, Device& device, Stream& stream) {
+/// Returns what --measured reads: the rates of a node in the measured updates of this rank, whose times are `times`. Collective
+/// over world.
+nlohmann::json rates_of_node(const ShardedModel& sharded, const ShardingOptions& options, const std::vector<WorkTimes>& times,
+                             double cores, double peak, Communicator& world, Communicator& node) {
+  const auto median_of = [&](double WorkTimes::*part) {
+    std::vector<double> all;
+    for (const WorkTimes& of_update : times) all.push_back(of_update.*part);
+    return median(all);
+  };
+  const double nodes = static_cast<double>(world.size()) / node.size();
+  WorkRates rates =
+      rates_of_work(work_of_update(sharded.transformer(), sharded.plan(), sharded.layout(), options, sharded.mesh().shape),
+                    {.products = median_of(&WorkTimes::gemm),
+                     .attention = median_of(&WorkTimes::attention),
+                     .memory = median_of(&WorkTimes::other_kernels),
+                     .optimizer = median_of(&WorkTimes::optimizer),
+                     .collectives = median_of(&WorkTimes::collectives)});
+  if (nodes > 1) rates.collectives = 0;  // they are not only memory's
+  for (const auto rate :
+       {&WorkRates::products, &WorkRates::attention, &WorkRates::memory, &WorkRates::optimizer, &WorkRates::collectives})
+    rates.*rate = world.sum(rates.*rate) / nodes;
+  return to_json(rates, world.sum(cores) / nodes, peak / nodes);
+}
+
+std::string bench_step(const BenchOptions& options, const CpuShare& share, Communicator& world, Communicator& node,
+                       Device& device, Stream& stream) {
   const std::size_t B = options.sharding.batch.B, T = options.sharding.batch.T, K = options.sharding.plan.micro_batches;
   const ShardingOptions sharding = options_for(device.kind(), options.sharding);
   std::optional<TraceFile> trace_file;  // on rank 0
@@ -156,6 +182,7 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Communi
   if (!options.trace.file.empty()) executor.observe(recorder.emplace(sharded.plan(), options.trace.updates));
   std::vector<double> seconds, fake_seconds;
   WorkTimes times;  // of this rank, in the updates that are counted
+  std::vector<WorkTimes> times_of_updates;
   EnergyMeter energy(device, node);
   Energy used;  // in the updates that are counted
   for (std::size_t step = 1; step <= options.steps + 2; ++step) {
@@ -171,7 +198,7 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Communi
       for (const auto of : {&Energy::processors, &Energy::gpus})
         if ((after.*of).has_value() && (before.*of).has_value())
           used.*of = (used.*of).value_or(0) + *(after.*of) - *(before.*of);
-    if (step > 2) times += executor.times();
+    if (step > 2) times += times_of_updates.emplace_back(executor.times());
     if (options.exposed && !fake_first) fake_seconds.push_back(update(true));
   }
   for (auto* list : {&seconds, &fake_seconds})
@@ -209,6 +236,8 @@ std::string bench_step(const BenchOptions& options, Communicator& world, Communi
   const double joules = used.processors.value_or(0) + used.gpus.value_or(0);
   json["joules_per_token"] =
       knows_energy ? nlohmann::json(joules / (tokens * static_cast<double>(options.steps))) : nlohmann::json();
+  if (!on_gpu && !options.fake_collectives)
+    json["rates"] = rates_of_node(sharded, sharding, times_of_updates, share.cores, *peak, world, node);
   if (on_gpu) json["comm"] = sharded.mesh().data_description;
   std::string text =
       format("{}{}, {} ranks, {}, {}, batch {} x {} x {} per rank{}{}\n{:.0f} tokens/s, {:.{}f} ms per update (median of {}), ",
@@ -464,7 +493,7 @@ std::string bench(const BenchOptions& options, Communicator& world) {
   Device& device = *rank.device;
   const auto stream = device.make_stream();
   if (options.what == "gemm") return bench_gemm(options, rank.cpus, world, device, *stream);
-  if (options.what == "step") return bench_step(options, world, *rank.node, device, *stream);
+  if (options.what == "step") return bench_step(options, rank.cpus, world, *rank.node, device, *stream);
   if (options.what == "tuning") return bench_tuning(options, world, *rank.node, device);
   if (options.what == "collectives")
     return options.names_model ? bench_collectives_of_update(options, world, device)

@@ -101,7 +101,7 @@ std::string traffic_table(const PlanTable& table) {
   return lay_out(rows, 2);
 }
 
-/// Returns the predicted times of all strategies on the GPU of --gpu; an empty string without --gpu.
+/// Returns the predicted times of all strategies; an empty string without --gpu and --measured.
 std::string prediction_table(const PlanTable& table) {
   if (!table.rates) return "";
   if (!table.predicts())
@@ -129,7 +129,7 @@ std::string prediction_table(const PlanTable& table) {
              "\nprediction for {}, not measured: the plan's operations with these rates\n{}"
              "Reading data and saves are not included. Parts are ms of the compute stream; with the host's time they\n"
              "add up to an update. slowed: computing takes longer because collectives run at the same time; waits:\n"
-             "for transfers and sums. MFU: of {:.0f} TFLOP/s, attention counted causally.\n",
+             "for transfers and sums. MFU: of {:.3g} TFLOP/s, attention counted causally.\n",
              rates.machine, rates_table(constants), rates.peak / 1e12) +
          lay_out(rows, 2) + (table.scaling.empty() ? text_of(prediction_notes(table)) : "");
 }

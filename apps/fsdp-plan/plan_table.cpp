@@ -100,8 +100,9 @@ SlowRank read_slow_rank(const std::string& text, int ranks) {
 /// The options of predictions. `slow` and `scaling` are the values of --slow-rank and --scaling.
 void settle_predictions(const OptionTable& read, PlanTableOptions& o, const std::string& slow,
                         const std::vector<std::string>& scaling) {
+  const bool on_cpus = !o.train.measured.empty();
   for (const char* name : {"network", "gpu-power", "slow-rank", "scaling"})
-    if (read.given(name) && !o.gpu)
+    if (read.given(name) && !o.gpu && !(on_cpus && std::string_view(name) == "slow-rank"))
       throw UserError(
           format("--{} changes nothing without --gpu (it is for predictions); give --gpu NAME, or leave it out", name));
   if (read.given("out") && scaling.empty())
@@ -124,19 +125,18 @@ void settle(PlanTableOptions& o) {
                            o.cluster.nodes, o.cluster.ranks_per_node, most_ranks));
   if (o.train.arch.empty() && o.train.model.empty())
     throw UserError("no model is given (there is nothing to plan for); give --arch NAME (see --list-archs) or --model DIR");
-  if (o.nvme_bandwidth.known() && !(o.gpu && o.train.sharding.plan.places.on_disk()))
+  if (o.nvme_bandwidth.known() && !((o.gpu || !o.train.measured.empty()) && o.train.sharding.plan.places.on_disk()))
     throw UserError(
-        "--nvme-bandwidth changes nothing without --gpu and state in a file (--offload-optimizer nvme or --offload-params "
-        "nvme); "
-        "give these, or leave it out");
+        "--nvme-bandwidth changes nothing without --gpu or --measured, and state in a file (--offload-optimizer nvme or "
+        "--offload-params nvme); give these, or leave it out");
   const char* const use = o.tune ? "tune" : o.tokens > 0 ? "tokens" : "price";
   if (o.price > 0 && o.tokens == 0)
     throw UserError(
         "--price changes nothing without --tokens (it is multiplied by the hours of a training); give both, or neither");
   if (o.host_memory > 0 && !o.tune)
     throw UserError("--host-memory changes nothing without --tune (only the search compares it); give both, or neither");
-  if ((o.tune || o.tokens > 0) && !o.gpu)
-    throw UserError(format("--{} needs predicted times; give --gpu NAME, or leave it out", use));
+  if ((o.tune || o.tokens > 0) && !o.gpu && o.train.measured.empty())
+    throw UserError(format("--{} needs predicted times; give --gpu NAME or --measured FILE, or leave it out", use));
   if ((o.tune || o.tokens > 0) && o.train.sharding.plan.places.on_disk() && !o.nvme_bandwidth.known())
     throw UserError(format("--{} needs predicted times, and the time of the disk is unknown; give --nvme-bandwidth R,W", use));
   if (o.tune && o.explain)
@@ -161,6 +161,12 @@ void settle(PlanTableOptions& o) {
                  o.gpu->name));
   }
   if (!o.network.empty()) read_network(o.network);  // throws UserError
+  if (!o.train.measured.empty() && !o.gpu && (o.train.device == DeviceChoice::cuda || o.cluster.nodes > 1))
+    throw UserError(
+        o.cluster.nodes > 1
+            ? "--measured without --gpu predicts CPUs of one node (rates of a network are not measured); give --gpu "
+              "NAME, or --nodes 1"
+            : "--measured with --device cuda needs the GPU (other figures come from its data sheet); give --gpu NAME");
   o.memory_limit = o.train.memory_limit > 0 ? o.train.memory_limit : o.gpu ? static_cast<std::size_t>(o.gpu->memory_bytes) : 0;
   if (o.train.recompute_num_layers == "auto" && o.memory_limit == 0)
     throw UserError("--recompute-num-layers auto has no memory to fit (a plan has no device); give --memory-limit or --gpu");
@@ -373,6 +379,15 @@ PlanTable start_plan_table(const PlanTableOptions& options) {
     table.rates =
         rates_of(*options.gpu, *table.model, options.train.sharding.types.parameter,
                  options.network.empty() ? network_of(*options.gpu) : read_network(options.network), options.gpu_power);
+  if (!options.train.measured.empty())
+    table.rates = measured_rates(options.train.measured,
+                                 {.gpu = options.gpu,
+                                  .type = options.train.sharding.types.parameter,
+                                  .ranks = options.cluster.ranks(),
+                                  .ranks_per_node = options.cluster.ranks_per_node,
+                                  .threads = static_cast<double>(options.train.threads),
+                                  .queues = options.train.cpu.communication_thread ? Queues::thread : Queues::one},
+                                 table.rates.value_or(Rates()));
   if (!attention.why.empty()) table.warnings.push_back("attention by the kernels of fsdp: " + attention.why);
   const PlanOptions& wanted = options.train.sharding.plan;
   if (is_host(device.kind) && offloads_to_host(wanted))

@@ -16,6 +16,7 @@
 #include "base/options.hpp"
 #include "engine/memory.hpp"
 #include "options/options.hpp"
+#include "plan/measured_rates.hpp"
 #include "plan/plan.hpp"
 #include "plan/prediction.hpp"
 #include "plan/traffic.hpp"
@@ -102,7 +103,7 @@ struct PlanTable {
   std::string choice;  // what train.memory_limit chooses for the strategy of --sharding-strategy, as options; empty: nothing
 
   const PlanRow& chosen() const;
-  /// Returns true if there are predictions: with --gpu and, if state is in a file, --nvme-bandwidth.
+  /// Returns true if there are predictions: with --gpu or --measured and, if state is in a file, --nvme-bandwidth.
   bool predicts() const { return rates && (options.disk().known() || !options.train.sharding.plan.places.on_disk()); }
   bool fits(const PlanVariant& variant) const {
     return options.memory_limit == 0 || variant.memory.total() <= options.memory_limit;

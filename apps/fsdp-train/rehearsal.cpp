@@ -25,6 +25,7 @@
 #include "files/scratch_folder.hpp"
 #include "fsdp-train/stand_ins.hpp"
 #include "nn/transformer.hpp"
+#include "plan/measured_rates.hpp"
 #include "plan/prediction.hpp"
 #include "run/gemm_algorithms.hpp"
 #include "text/chat_template.hpp"
@@ -125,15 +126,28 @@ PlannedJob plan_job(const TrainOptions& job, const TransformerConfig& config) {
   planned.traffic = traffic_of_cluster(collectives_of_update(sharded.plan.update, plan.micro_batches), planned.mesh, cluster);
   planned.save_bytes = step_bytes(sharded.layout, plan.average_weights);
   const Network network = !rehearsal.network.empty() ? read_network(rehearsal.network) : gpu ? network_of(*gpu) : Network();
-  if (!gpu)
-    planned.no_step = "give --gpu NAME for a prediction";
-  else if (cluster.nodes > 1 && network.ports == 0)
-    planned.no_step = format("{} has no figure for a network between nodes; give --network", gpu->name);
+  const bool on_cpus = !gpu && is_host(kind) && !job.measured.empty();
+  if (!gpu && !on_cpus)
+    planned.no_step = "give --gpu NAME for a prediction, or --measured FILE on CPUs";
+  else if (cluster.nodes > 1 && (on_cpus || network.ports == 0))
+    planned.no_step = on_cpus ? "--measured predicts CPUs of one node"
+                              : format("{} has no figure for a network between nodes; give --network", gpu->name);
   else if (plan.places.on_disk())
     planned.no_step = "fsdp-plan predicts state in a file with --nvme-bandwidth";
   else {
     const UpdateSimulation simulation(model, options.sharding, planned.mesh, cluster);
-    planned.step = simulation.predict(rates_of(*gpu, model, options.sharding.types.parameter, network));
+    const DType type = options.sharding.types.parameter;
+    Rates rates = gpu ? rates_of(*gpu, model, type, network) : Rates();
+    if (!job.measured.empty())
+      rates = measured_rates(job.measured,
+                             {.gpu = gpu,
+                              .type = type,
+                              .ranks = cluster.ranks(),
+                              .ranks_per_node = cluster.ranks_per_node,
+                              .threads = static_cast<double>(traits.threads),
+                              .queues = job.cpu.communication_thread ? Queues::thread : Queues::one},
+                             std::move(rates));
+    planned.step = simulation.predict(rates);
     planned.tokens_per_second = simulation.tokens_per_second(*planned.step);
   }
   return planned;

@@ -183,7 +183,7 @@ TrainOptions stand_in_options(TrainOptions o, const StandIns& stand_ins, const L
   if (!stand_ins.valid.empty() || valid_data_of(stand_ins.data)) o.max_valid_steps = 1;
   o.sample_interval_updates = std::min<std::size_t>(o.sample_interval_updates, 2);
   // This machine.
-  o.device = DeviceChoice::cpu, o.threads = 0;
+  o.device = DeviceChoice::cpu, o.threads = 0, o.measured.clear();
   if (on_gpu) {
     o.comm.kind = "auto", o.comm.sum_order = SumOrder::canonical;
     o.attention_backend = AttentionBackend::own, o.bias_gelu_fusion = false, o.execution.gemm_algorithms.clear();

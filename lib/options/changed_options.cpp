@@ -43,7 +43,7 @@ std::span<const std::string_view> options_that_keep_results() {
       // Output.
       "log-interval", "log-format", "log-file", "tensorboard", "no-report", "log-group-norms", "validate-interval-updates",
       "validate-interval-epochs", "max-valid-steps", "eval-on-start", "early-stopping", "sample-interval-updates",
-      "sample-prompt", "use-ema", "trace", "trace-updates", "dry-run"};
+      "sample-prompt", "use-ema", "trace", "trace-updates", "dry-run", "measured"};
   return names;
 }
 

@@ -1096,6 +1096,12 @@ void add_run_options(OptionTable& table, TrainOptions& o) {
             "Print memory plan and schedule of a step, and do not train. DATA and --valid, if given, are opened and counted. "
             "Checkpoints are neither needed nor written.")
       .common();
+  table
+      .list(
+          "measured", "FILE", o.measured,
+          "Predict the time of an update with rates that were measured on this machine. FILE is the output of fsdp-bench step "
+          "--json on CPUs; on GPUs of fsdp-bench gemm --json, collectives --json, or both, separated by a comma.")
+      .unset("on GPUs, figures of data sheets");
   add_threads_option(table, o.threads);
 }
 

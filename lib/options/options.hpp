@@ -97,6 +97,7 @@ struct TrainOptions : EngineOptions {
   std::size_t offloaded_layers = 0;        // 0: all that are recomputed
   bool chooses_blocks = false;             // the memory decides which blocks are recomputed
   // run
+  std::vector<std::string> measured;                                    // files of `fsdp-bench --json` for predictions
   std::string task = "language_modeling", criterion = "cross_entropy";  // the only accepted values, for fairseq command lines
   DeviceChoice device = DeviceChoice::automatic;
   AttentionBackend attention_backend = AttentionBackend::own;

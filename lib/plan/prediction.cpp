@@ -178,7 +178,7 @@ UpdateSimulation::Simulated UpdateSimulation::simulate(const Planned& planned, c
     if (planned.uses[i] || !computes(plan.update[i])) continue;
     const auto t = static_cast<std::size_t>(usual_tasks[i]);
     const double length = out.times[t].end - out.times[t].begin;
-    busy += length, step.slowed += length - out.tasks[t].length;
+    busy += length, step.slowed += std::max(0.0, length - out.tasks[t].length);
   }
   for (const TaskTime& time : out.times) step.total = std::max(step.total, time.end);
   step.exposed = step.total - busy;

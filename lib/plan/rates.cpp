@@ -111,21 +111,24 @@ std::vector<NamedRate> named_rates(const Rates& rates) {
   };
   const auto bytes = [](double value) { return format("{:.4g} GB/s", value / 1e9); };
   const double attention_64 = rates.attention.both(2048, 64), attention_128 = rates.attention.both(2048, 128);
-  std::vector<NamedRate> all = {
-      {"products", flops(rates.products), rates.products.source},
-      {"sums of K terms", format("1 + {:.0f} / K", rates.product_half.value), rates.product_half.source},
-      {"attention", format("{}, {}", flops(attention_64), flops(attention_128)),
-       "2k tokens, heads of 64 and 128: " + rates.attention.source},
-      {"other kernels", bytes(rates.memory), rates.memory.source},
-      {"optimizer", bytes(rates.optimizer), rates.optimizer.source},
-      {"ring in a node", bytes(rates.ring), rates.ring.source}};
+  std::vector<NamedRate> all = {{"products", flops(rates.products), rates.products.source},
+                                {"attention", format("{}, {}", flops(attention_64), flops(attention_128)),
+                                 "2k tokens, heads of 64 and 128: " + rates.attention.source},
+                                {"other kernels", bytes(rates.memory), rates.memory.source},
+                                {"optimizer", bytes(rates.optimizer), rates.optimizer.source}};
+  const bool is_gpu = rates.queues == Queues::streams;
+  if (is_gpu)
+    all.insert(all.begin() + 1,
+               {"sums of K terms", format("1 + {:.0f} / K", rates.product_half.value), rates.product_half.source});
+  if (is_gpu || rates.shared_memory > 0)
+    all.push_back({is_gpu ? "ring in a node" : "collectives", bytes(rates.ring), rates.ring.source});
   if (rates.network.ports > 0)
     all.push_back({"network", format("{} x {:.4g} Gbit/s", rates.network.ports, 8 * rates.network.port_bandwidth / 1e9),
                    format("{}: {}", rates.network.name, rates.network.source)});
   if (rates.interference > 0)
     all.push_back({"during collectives", format("-{:.0f} %", 100 * rates.interference), rates.interference.source});
-  if (rates.host_link > 0) all.push_back({"host memory", bytes(rates.host_link), rates.host_link.source});
-  all.push_back({"host, per update", format("{:.1f} ms", 1e3 * rates.update), rates.update.source});
+  if (is_gpu && rates.host_link > 0) all.push_back({"host memory", bytes(rates.host_link), rates.host_link.source});
+  if (rates.update > 0) all.push_back({"host, per update", format("{:.1f} ms", 1e3 * rates.update), rates.update.source});
   return all;
 }
 
@@ -140,6 +143,19 @@ CostTime time_of(const Cost& cost, const Rates& rates, double bandwidth) {
   time.memory = cost.memory_bytes / bandwidth;
   time.total = std::max(time.products + time.attention + time.memory, cost.launches * rates.launch);
   return time;
+}
+
+double touched_bytes(const CollectiveUse& use, std::size_t ranks) {
+  if (ranks == 1) return 0;
+  const auto whole = static_cast<double>(use.buffer_bytes(ranks)), shard = whole / static_cast<double>(ranks);
+  switch (use.kind) {
+    case Collective::all_gather:
+      return 2 * whole;
+    case Collective::reduce_scatter:
+      return whole + shard;
+    default:
+      return whole + shard + 2 * (whole - shard);
+  }
 }
 
 RingGroup ring_group(GroupAxis axis, MeshShape mesh, const Cluster& cluster) {
@@ -169,6 +185,8 @@ double ring_bandwidth(const RingGroup& group, const Rates& rates) {
 double collective_seconds(const CollectiveUse& use, MeshShape mesh, const Cluster& cluster, const Rates& rates) {
   const RingGroup group = ring_group(use.axis, mesh, cluster);
   if (group.ranks == 1) return 0;
+  if (rates.shared_memory > 0 && group.nodes == 1)
+    return touched_bytes(use, static_cast<std::size_t>(group.ranks)) / rates.shared_memory;
   // An all-reduce is two passes. NCCL does short ones by a tree of nodes, with a chain in each node.
   const bool reduces_all = use.kind == Collective::all_reduce;
   const double passes = reduces_all ? 2 : 1, on_node = static_cast<double>(group.ranks) / group.nodes,
@@ -222,6 +240,7 @@ nlohmann::json to_json(const Rates& rates) {
           {"update", to_json(rates.update)},
           {"spread", to_json(rates.spread)},
           {"ring", to_json(rates.ring)},
+          {"shared_memory", to_json(rates.shared_memory)},
           {"call", to_json(rates.call)},
           {"hop", to_json(rates.hop)},
           {"network_share", to_json(rates.network_share)},

@@ -60,10 +60,11 @@ struct Rates {
   Rate update;     // per update, outside of the device
   Rate spread;     // the standard deviation of the devices' speeds; `products` and others are those of 8 devices together
 
-  Rate ring;           // in a node: bytes sent by a rank per second
-  Rate call;           // of a collective
-  Rate hop;            // of a ring in a node; that of the network is in `network`
-  Rate network_share;  // of a port's bandwidth, that payload reaches
+  Rate ring;                // in a node: bytes sent by a rank per second
+  Rate shared_memory = {};  // CPUs: bytes that a rank reads and writes per second in collectives; 0: rings of NCCL
+  Rate call;                // of a collective
+  Rate hop;                 // of a ring in a node; that of the network is in `network`
+  Rate network_share;       // of a port's bandwidth, that payload reaches
   Network network;
   Rate interference;            // the part of its rate that computing loses while a collective runs at the rate of `ring`
   Rate copies;                  // bytes that are copied around a reduction, for each element
@@ -84,6 +85,11 @@ struct CostTime {
 };
 /// The time of an operation that is not a collective, load or unload. `bandwidth` is Rates::memory or Rates::optimizer.
 CostTime time_of(const Cost& cost, const Rates& rates, double bandwidth);
+
+/// The bytes that a rank reads and writes in a collective of `ranks` processes through shared memory. In an all-gather it
+/// copies the whole buffer. In a reduce-scatter it reads as much and writes its shard. An all-reduce does both, but for this
+/// shard.
+double touched_bytes(const CollectiveUse& use, std::size_t ranks);
 
 /// A group of ranks. All groups of an axis use the ports of a node at the same time: `share_of_node` is the group's part.
 struct RingGroup {

@@ -26,6 +26,7 @@
 #include "kernels/kernels.hpp"
 #include "machine/node_places.hpp"
 #include "options/model_tokenizer.hpp"
+#include "plan/measured_rates.hpp"
 #include "plan/prediction.hpp"
 #include "plan/timeline.hpp"
 #include "plan/traffic.hpp"
@@ -193,6 +194,32 @@ void fill_shard(const LoopContext& loop, const Origin& origin) {
   if (loop.engine.keeps_average()) executor.begin_average();
 }
 
+/// The run that --measured is for.
+MeasuredUse measured_use(const TrainOptions& options, const Machine& machine, int ranks) {
+  const bool on_cpu = is_host(machine.kind);
+  return {.gpu = on_cpu ? nullptr : figures_of(machine.device->description()),
+          .device = machine.device->description(),
+          .type = options.sharding.types.parameter,
+          .ranks = ranks,
+          .ranks_per_node = machine.node->size(),
+          .threads = static_cast<double>(machine.cpus.threads),
+          .cores = on_cpu ? machine.cpus.cores : 0,
+          .queues = options.cpu.communication_thread ? Queues::thread : Queues::one};
+}
+
+/// Throws UserError if --measured cannot be used.
+void require_measured(const TrainOptions& options, const Machine& machine, int ranks) {
+  if (options.measured.empty()) return;
+  const MeasuredUse use = measured_use(options, machine, ranks);
+  if (!is_host(machine.kind) && !use.gpu)
+    throw UserError(
+        format("--measured does not go with this GPU ({}; figures of its data sheet are not known); leave it out", use.device));
+  if (!use.gpu && use.ranks != use.ranks_per_node)
+    throw UserError(
+        "--measured predicts CPUs of one node (rates of a network are not measured); leave it out, or use one node");
+  measured_rates(options.measured, use, {});
+}
+
 }  // namespace
 
 Machine find_machine(const TrainOptions& options, Communicator& world) {
@@ -203,7 +230,10 @@ Machine find_machine(const TrainOptions& options, Communicator& world) {
   }
   Machine machine = {start_rank(options.device, options.threads, world, options.cpu)};
   machine.kind = machine.device->kind();
-  agree(world, [&] { check_gemm_algorithms(options.execution.gemm_algorithms, machine.kind); });
+  agree(world, [&] {
+    check_gemm_algorithms(options.execution.gemm_algorithms, machine.kind);
+    require_measured(options, machine, world.size());
+  });
   // Runs one matrix product to load the library's code, so that the memory of that code does not count as memory of the run.
   std::array<float, 5 * 64> x{};  // enough rows that the library computes the product, not our own kernel for few rows
   kernels::gemm(*make_host_stream(), kernels::Trans::no, kernels::Trans::no, 16, 8, 8, &x[0], 8, &x[128], 8, &x[192], 8,
@@ -458,12 +488,16 @@ nlohmann::json start_fields(const RunContext& run, const Machine& machine, const
   if (!run.options.trace.file.empty()) fields["trace"] = whole_path(run.options.trace.file);
   const GpuFigures* const gpu = is_host(machine.kind) ? nullptr : figures_of(machine.device->description());
   const bool one_node = machine.node->size() == run.world.size();
-  if (gpu && even_nodes && (one_node || !gpu->network.empty()) && !run.options.sharding.plan.places.on_disk()) {
+  if ((gpu ? one_node || !gpu->network.empty() : one_node && is_host(machine.kind) && !run.options.measured.empty()) &&
+      even_nodes && !run.options.sharding.plan.places.on_disk()) {
     const Cluster cluster = {run.world.size() / machine.node->size(), machine.node->size(), Between::nodes,
                              run.options.comm.sum_order};
     ShardingOptions sharding = run.options.sharding;
     if (data) sharding.batch.T = std::max<std::size_t>(1, std::llround(data->padding.columns(sharding.batch.T)));
-    const Rates rates = rates_of(*gpu, model.transformer(), sharding.types.parameter, network_of(*gpu));
+    Rates rates;
+    if (gpu) rates = rates_of(*gpu, model.transformer(), sharding.types.parameter, network_of(*gpu));
+    if (!run.options.measured.empty())
+      rates = measured_rates(run.options.measured, measured_use(run.options, machine, run.world.size()), std::move(rates));
     const StepPrediction step = UpdateSimulation(model.transformer(), sharding, model.mesh().shape, cluster).predict(rates);
     fields["predicted"] = {{"total", step.total},
                            {"products", step.products},
