@@ -193,7 +193,6 @@ StepPrediction UpdateSimulation::predict(const Rates& rates, const DiskRates& di
     const double more = real(options_.plan.micro_batches - 1);
     for (const auto part : parts) step.*part += more * (two.*part - step.*part);
   }
-  step.slowed = std::max(0.0, step.slowed), step.exposed = std::max(0.0, step.exposed);  // they may be rounded below 0
   step.host = rates.update;
   step.total += step.host;
   return step;
