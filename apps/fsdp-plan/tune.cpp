@@ -383,13 +383,22 @@ nlohmann::json to_json(const PlanTable& table, const Tuning& tuning) {
           {"nearest", tuning.nearest ? to_json(table, *tuning.nearest) : nlohmann::json()}};
 }
 
-/// What to tell about: the best options of a search or, without one, the chosen strategy.
+/// What to tell about: the best options of a search or, without one, the chosen strategy; nothing without predictions.
 struct Use {
-  std::optional<Tuning> tuning;
-  Bottlenecks bottlenecks;
-  std::optional<TunedOptions> options;  // none if nothing fits
+  std::optional<Tuning> tuning = {};
+  Bottlenecks bottlenecks = {};
+  std::optional<TunedOptions> options = {};  // none if nothing fits
 };
 Use use_of(const PlanTable& table) {
+  if (!table.predicts()) {
+    const PlanTableOptions& o = table.options;
+    if (!o.tune && o.tokens == 0) return {};
+    throw UserError(format("--{} needs predicted times{}", o.tune ? "tune" : "tokens",
+                           table.rates ? ", and the time of the disk is unknown; give --nvme-bandwidth R,W"
+                                       : "; give --gpu NAME, or leave it out"));
+  }
+  if (table.options.tune && table.options.memory_limit == 0)
+    throw UserError("--tune has no memory to fit (a plan has no device); give --memory-limit or --gpu");
   if (!table.options.tune) return {{}, bottlenecks_of_chosen(table), own_options(table)};
   Use use{tune(table), {}, {}};
   use.bottlenecks = use.tuning->bottlenecks;
@@ -434,8 +443,8 @@ TrainingCost training_cost(const PlanTable& table, double seconds, double tokens
 }
 
 std::string describe_use(const PlanTable& table) {
-  if (!table.predicts()) return "";
   const Use use = use_of(table);
+  if (!table.predicts()) return "";
   if (use.tuning) return "\n" + describe(table, *use.tuning);
   const TunedOptions& own = *use.options;
   return format("\nthe chosen options, {}:\n", line_of(words_of(own))) + describe(use.bottlenecks) +
@@ -443,8 +452,8 @@ std::string describe_use(const PlanTable& table) {
 }
 
 nlohmann::json use_json(const PlanTable& table) {
-  if (!table.predicts()) return nlohmann::json::object();
   const Use use = use_of(table);
+  if (!table.predicts()) return nlohmann::json::object();
   nlohmann::json json = to_json(use.bottlenecks);
   if (use.tuning) json["tuning"] = to_json(table, *use.tuning);
   if (table.options.tokens > 0 && use.options)
