@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <tuple>
 
 #include <nlohmann/json.hpp>
 
@@ -119,9 +118,11 @@ class Search {
       const bool some_fit = try_batch(B, options_.keeps_update ? own_rows / B : 1);
       if (!options_.keeps_update && !some_fit) break;  // a larger one needs more memory
     }
-    std::ranges::stable_sort(fitting_, [](const TunedOptions& a, const TunedOptions& b) {
-      return std::tuple(-a.tokens_per_second, a.memory) < std::tuple(-b.tokens_per_second, b.memory);
-    });
+    // Of those that differ by a millionth at most, which is rounding, the one with the least memory is first.
+    const auto key = [](const TunedOptions& t) {
+      return std::pair(-std::llround(1e6 * std::log(t.tokens_per_second)), t.memory);
+    };
+    std::ranges::stable_sort(fitting_, {}, key);
     if (fitting_.size() > shown_settings) fitting_.resize(shown_settings);
     tuning_.best = std::move(fitting_);
     if (!tuning_.best.empty()) {
@@ -297,7 +298,8 @@ std::string describe(const TrainingCost& c) {
                         c.updates, c.hours, c.hours / 24, c.device_hours, device,
                         c.kwh > 0 ? format(", {:.0f} kWh of GPUs at their power limit of {:.0f} W", c.kwh, c.watts) : "",
                         c.price > 0 ? format(", cost {:.2f} at {:g} for a {} hour", c.cost, c.price, device) : "")) +
-         "\nOnly the time of updates is counted, without saves, validation and reading data; kWh without hosts and cooling.\n";
+         format("\nOnly the time of updates is counted, without saves, validation and reading data{}.\n",
+                c.kwh > 0 ? "; kWh without hosts and cooling" : "");
 }
 
 std::string describe(const PlanTable& table, const Tuning& tuning) {
