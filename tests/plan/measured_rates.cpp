@@ -61,11 +61,15 @@ BOOST_AUTO_TEST_CASE(ranks_share_the_cores_of_a_node) {
   BOOST_TEST((two.queues == Queues::one));
   BOOST_TEST(read(content, on_cpus(4)).products == products / 4);
   BOOST_TEST(read(content, on_cpus(1)).products == products / 2);  // one thread is one core
-  BOOST_TEST(read(content, on_cpus(1, 2)).products == products);
+  CHECK_CONTAINS(refusal(content, on_cpus(1, 2)), "1 thread per rank, but the job's ranks have 2");
   MeasuredUse run = on_cpus(4);
   run.cores = 0.5;
   BOOST_TEST(read(content, run).products == products / 4);
-  CHECK_CONTAINS(refusal(content, on_cpus(2, 2)), "the 2 ranks of a node of the job would keep 4 busy");
+  run.cores = 1;
+  CHECK_CONTAINS(refusal(content, run), "the 4 ranks of a node of the job would keep 4 busy");
+  nlohmann::json threads = content;
+  threads["rates"]["threads"] = 2;
+  BOOST_TEST(read(threads, on_cpus(1, 2)).products == products);
   nlohmann::json large = content;
   large["rates"]["cores"] = 64;
   CHECK_CONTAINS(refusal(large, on_cpus(8)), "64 busy cores");
@@ -130,7 +134,7 @@ BOOST_AUTO_TEST_CASE(rates_are_work_by_seconds) {
   BOOST_TEST(rates.memory == 4);
   BOOST_TEST(rates.optimizer == 3);
   BOOST_TEST(rates.collectives == 0);
-  BOOST_TEST(to_json(rates, 2, 7)["collectives"].is_null());
+  BOOST_TEST(to_json(rates, 1, 2, 7)["collectives"].is_null());
 }
 
 BOOST_AUTO_TEST_CASE(other_machines_and_precisions) {
@@ -160,7 +164,7 @@ BOOST_AUTO_TEST_CASE(other_files) {
 }
 
 BOOST_AUTO_TEST_CASE(impossible_and_missing_rates) {
-  for (const char* key : {"cores", "peak", "products", "attention", "memory", "optimizer", "collectives"}) {
+  for (const char* key : {"threads", "cores", "peak", "products", "attention", "memory", "optimizer", "collectives"}) {
     for (const double wrong : {0.0, -1.0, 1e30}) {
       nlohmann::json content = cpu_file();
       content["rates"][key] = wrong;
