@@ -1,4 +1,4 @@
-#include "plan/measured_rates.hpp"
+#include "machine/measured_rates.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -4,7 +4,7 @@
 
 #include "base/format.hpp"
 #include "device/gpu_figures.hpp"
-#include "plan/measured_rates.hpp"
+#include "machine/measured_rates.hpp"
 #include "support/files.hpp"
 #include "support/messages.hpp"
 
