@@ -20,8 +20,8 @@
 #include "kernels/threads.hpp"
 #include "machine/energy.hpp"
 #include "machine/machine.hpp"
+#include "machine/measured_rates.hpp"
 #include "options/common_options.hpp"
-#include "plan/measured_rates.hpp"
 #include "plan/placement.hpp"
 #include "run/gemm_algorithms.hpp"
 #include "run/sharded_model.hpp"
@@ -147,7 +147,7 @@ nlohmann::json rates_of_node(const ShardedModel& sharded, const ShardingOptions&
   for (const auto rate :
        {&WorkRates::products, &WorkRates::attention, &WorkRates::memory, &WorkRates::optimizer, &WorkRates::collectives})
     rates.*rate = world.sum(rates.*rate) / nodes;
-  return to_json(rates, world.sum(cores) / nodes, peak / nodes);
+  return to_json(rates, kernels::threads(), world.sum(cores) / nodes, peak / nodes);
 }
 
 std::string bench_step(const BenchOptions& options, const CpuShare& share, Communicator& world, Communicator& node,

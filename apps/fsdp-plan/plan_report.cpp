@@ -115,14 +115,14 @@ std::string prediction_table(const PlanTable& table) {
   std::vector<Cells> rows = {
       {"", "ms per", "tokens", "", "pro-", "atten-", "memory-", "recom-", "opti-", "", "", ""},
       {"  strategy", "update", "/s", "MFU", "ducts", "tion", "bound", "puted", "mizer", "slowed", "waits", "fits"}};
-  const auto ms = [](double seconds) { return format("{:.{}f}", 1e3 * seconds, seconds < 10 ? 1 : 0); };
   for (const PlanRow& row : shown_rows(table))
     for (const bool recompute : {false, true}) {
       const PlanVariant& variant = row.variant(recompute);
       const StepPrediction& step = variant.step;
-      rows.push_back({recompute ? "    recomputing" : name_of(row), ms(step.total), format("{:.0f}", variant.tokens_per_second),
-                      format("{:.0f} %", 100 * variant.mfu), ms(step.products), ms(step.attention), ms(step.memory_bound),
-                      ms(step.recomputation), ms(step.optimizer), ms(step.slowed), ms(step.exposed),
+      rows.push_back({recompute ? "    recomputing" : name_of(row), ms_text(step.total),
+                      format("{:.0f}", variant.tokens_per_second), format("{:.0f} %", 100 * variant.mfu),
+                      ms_text(step.products), ms_text(step.attention), ms_text(step.memory_bound), ms_text(step.recomputation),
+                      ms_text(step.optimizer), ms_text(step.slowed), ms_text(step.exposed),
                       table.fits(variant) ? "yes" : "no"});
     }
   return format(

@@ -75,15 +75,14 @@ std::string recomputed_text(const PlanTable& table, const PredictedPoint& point)
 Cells cells_of(const PlanTable& table, const PredictedPoint& point) {
   const StepPrediction& step = point.variant.step;
   const std::optional<double> share = efficiency(table, point);
-  const auto ms = [](double seconds) { return format("{:.{}f}", 1e3 * seconds, seconds < 10 ? 1 : 0); };
   return {format("{}", point.cluster.nodes),
           format("{}", point.cluster.ranks()),
-          ms(step.total),
+          ms_text(step.total),
           format("{:.0f}", point.variant.tokens_per_second),
           format("{:.0f}", per_rank(point)),
           share ? format("{:.0f} %", 100 * *share) : "-",
-          ms(step.slowed),
-          ms(step.exposed),
+          ms_text(step.slowed),
+          ms_text(step.exposed),
           format("{:.0f} %", 100 * point.variant.mfu),
           format_bytes(static_cast<double>(point.variant.memory.total())),
           recomputed_text(table, point),

@@ -129,16 +129,11 @@ void settle(PlanTableOptions& o) {
     throw UserError(
         "--nvme-bandwidth changes nothing without --gpu or --measured, and state in a file (--offload-optimizer nvme or "
         "--offload-params nvme); give these, or leave it out");
-  const char* const use = o.tune ? "tune" : o.tokens > 0 ? "tokens" : "price";
   if (o.price > 0 && o.tokens == 0)
     throw UserError(
         "--price changes nothing without --tokens (it is multiplied by the hours of a training); give both, or neither");
   if (o.host_memory > 0 && !o.tune)
     throw UserError("--host-memory changes nothing without --tune (only the search compares it); give both, or neither");
-  if ((o.tune || o.tokens > 0) && !o.gpu && o.train.measured.empty())
-    throw UserError(format("--{} needs predicted times; give --gpu NAME or --measured FILE, or leave it out", use));
-  if ((o.tune || o.tokens > 0) && o.train.sharding.plan.places.on_disk() && !o.nvme_bandwidth.known())
-    throw UserError(format("--{} needs predicted times, and the time of the disk is unknown; give --nvme-bandwidth R,W", use));
   if (o.tune && o.explain)
     throw UserError(
         "--tune contradicts --explain (one searches a strategy, the other explains that of --sharding-strategy); leave out one "
@@ -170,8 +165,6 @@ void settle(PlanTableOptions& o) {
   o.memory_limit = o.train.memory_limit > 0 ? o.train.memory_limit : o.gpu ? static_cast<std::size_t>(o.gpu->memory_bytes) : 0;
   if (o.train.recompute_num_layers == "auto" && o.memory_limit == 0)
     throw UserError("--recompute-num-layers auto has no memory to fit (a plan has no device); give --memory-limit or --gpu");
-  if (o.tune && o.memory_limit == 0)
-    throw UserError("--tune has no memory to fit (a plan has no device); give --memory-limit or --gpu");
   // By default a run uses one thread per core of a rank; here the cores of the cluster are unknown.
   if (o.train.threads == 0) o.train.threads = 1;
 }

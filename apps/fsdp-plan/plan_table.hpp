@@ -15,8 +15,8 @@
 
 #include "base/options.hpp"
 #include "engine/memory.hpp"
+#include "machine/measured_rates.hpp"
 #include "options/options.hpp"
-#include "plan/measured_rates.hpp"
 #include "plan/plan.hpp"
 #include "plan/prediction.hpp"
 #include "plan/traffic.hpp"

@@ -1,6 +1,7 @@
 #include "fsdp-plan/prediction_notes.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/format.hpp"
 #include "base/terminal.hpp"
@@ -50,6 +51,11 @@ std::string text_of(const std::vector<std::string>& notes) {
   std::string text;
   for (const std::string& note : notes) text += wrap(note, 0, 100) + "\n";
   return text;
+}
+
+std::string ms_text(double seconds) {
+  const double rounded = std::round(1e4 * seconds) / 10 + 0.0;  // not -0: parts may be rounded below 0
+  return format("{:.{}f}", rounded, rounded < 1e4 ? 1 : 0);
 }
 
 std::string rates_table(const std::vector<NamedRate>& rates) {

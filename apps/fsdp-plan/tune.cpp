@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <tuple>
 
 #include <nlohmann/json.hpp>
 
@@ -119,9 +118,11 @@ class Search {
       const bool some_fit = try_batch(B, options_.keeps_update ? own_rows / B : 1);
       if (!options_.keeps_update && !some_fit) break;  // a larger one needs more memory
     }
-    std::ranges::stable_sort(fitting_, [](const TunedOptions& a, const TunedOptions& b) {
-      return std::tuple(-a.tokens_per_second, a.memory) < std::tuple(-b.tokens_per_second, b.memory);
-    });
+    // Of those that differ by a millionth at most, which is rounding, the one with the least memory is first.
+    const auto key = [](const TunedOptions& t) {
+      return std::pair(-std::llround(1e6 * std::log(t.tokens_per_second)), t.memory);
+    };
+    std::ranges::stable_sort(fitting_, {}, key);
     if (fitting_.size() > shown_settings) fitting_.resize(shown_settings);
     tuning_.best = std::move(fitting_);
     if (!tuning_.best.empty()) {
@@ -297,7 +298,8 @@ std::string describe(const TrainingCost& c) {
                         c.updates, c.hours, c.hours / 24, c.device_hours, device,
                         c.kwh > 0 ? format(", {:.0f} kWh of GPUs at their power limit of {:.0f} W", c.kwh, c.watts) : "",
                         c.price > 0 ? format(", cost {:.2f} at {:g} for a {} hour", c.cost, c.price, device) : "")) +
-         "\nOnly the time of updates is counted, without saves, validation and reading data; kWh without hosts and cooling.\n";
+         format("\nOnly the time of updates is counted, without saves, validation and reading data{}.\n",
+                c.kwh > 0 ? "; kWh without hosts and cooling" : "");
 }
 
 std::string describe(const PlanTable& table, const Tuning& tuning) {
@@ -383,13 +385,22 @@ nlohmann::json to_json(const PlanTable& table, const Tuning& tuning) {
           {"nearest", tuning.nearest ? to_json(table, *tuning.nearest) : nlohmann::json()}};
 }
 
-/// What to tell about: the best options of a search or, without one, the chosen strategy.
+/// What to tell about: the best options of a search or, without one, the chosen strategy; nothing without predictions.
 struct Use {
-  std::optional<Tuning> tuning;
-  Bottlenecks bottlenecks;
-  std::optional<TunedOptions> options;  // none if nothing fits
+  std::optional<Tuning> tuning = {};
+  Bottlenecks bottlenecks = {};
+  std::optional<TunedOptions> options = {};  // none if nothing fits
 };
 Use use_of(const PlanTable& table) {
+  if (!table.predicts()) {
+    const PlanTableOptions& o = table.options;
+    if (!o.tune && o.tokens == 0) return {};
+    throw UserError(format("--{} needs predicted times{}", o.tune ? "tune" : "tokens",
+                           table.rates ? ", and the time of the disk is unknown; give --nvme-bandwidth R,W"
+                                       : "; give --gpu NAME, or leave it out"));
+  }
+  if (table.options.tune && table.options.memory_limit == 0)
+    throw UserError("--tune has no memory to fit (a plan has no device); give --memory-limit or --gpu");
   if (!table.options.tune) return {{}, bottlenecks_of_chosen(table), own_options(table)};
   Use use{tune(table), {}, {}};
   use.bottlenecks = use.tuning->bottlenecks;
@@ -434,8 +445,8 @@ TrainingCost training_cost(const PlanTable& table, double seconds, double tokens
 }
 
 std::string describe_use(const PlanTable& table) {
-  if (!table.predicts()) return "";
   const Use use = use_of(table);
+  if (!table.predicts()) return "";
   if (use.tuning) return "\n" + describe(table, *use.tuning);
   const TunedOptions& own = *use.options;
   return format("\nthe chosen options, {}:\n", line_of(words_of(own))) + describe(use.bottlenecks) +
@@ -443,8 +454,8 @@ std::string describe_use(const PlanTable& table) {
 }
 
 nlohmann::json use_json(const PlanTable& table) {
-  if (!table.predicts()) return nlohmann::json::object();
   const Use use = use_of(table);
+  if (!table.predicts()) return nlohmann::json::object();
   nlohmann::json json = to_json(use.bottlenecks);
   if (use.tuning) json["tuning"] = to_json(table, *use.tuning);
   if (table.options.tokens > 0 && use.options)

@@ -67,7 +67,7 @@ struct TrainingCost {
 TrainingCost training_cost(const PlanTable& table, double seconds, double tokens_of_update);
 
 /// Returns the lines of --tune, or those of --tokens and of the critical path for the chosen strategy; an empty string if
-/// there are no predictions.
+/// there are no predictions. Throws UserError if --tune or --tokens needs some.
 std::string describe_use(const PlanTable& table);
 /// The same as an object for --json; empty if there are no predictions.
 nlohmann::json use_json(const PlanTable& table);

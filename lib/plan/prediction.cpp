@@ -51,7 +51,7 @@ UpdateSimulation::UpdateSimulation(const Transformer& model, const ShardingOptio
                                    const Cluster& cluster, const CostOf& cost)
     : model_(model), options_(options), mesh_(mesh), cluster_(cluster) {
   const std::size_t K = options.plan.micro_batches;
-  for (std::size_t n = K <= 2 ? K : 1; n <= std::min<std::size_t>(K, 2); ++n) {
+  for (std::size_t n = K <= 3 ? K : 2; n <= std::min<std::size_t>(K, 3); ++n) {
     ShardingOptions fewer = options;
     fewer.plan.micro_batches = n;
     Planned& planned = planned_.emplace_back(Planned{plan_sharding(model, fewer, mesh), {}, {}});
@@ -188,19 +188,18 @@ UpdateSimulation::Simulated UpdateSimulation::simulate(const Planned& planned, c
 
 StepPrediction UpdateSimulation::predict(const Rates& rates, const DiskRates& disk, SlowRank slow) const {
   StepPrediction step = simulate(planned_.front(), rates, disk, slow).step;
-  if (planned_.size() > 1) {  // every further micro-batch adds the same time
-    const StepPrediction two = simulate(planned_.back(), rates, disk, slow).step;
-    const double more = real(options_.plan.micro_batches - 1);
-    for (const auto part : parts) step.*part += more * (two.*part - step.*part);
+  if (planned_.size() > 1) {  // the first micro-batch differs, as does the last one; all others take the same time
+    const StepPrediction three = simulate(planned_.back(), rates, disk, slow).step;
+    const double more = real(options_.plan.micro_batches - 2);
+    for (const auto part : parts) step.*part += more * (three.*part - step.*part);
   }
-  step.slowed = std::max(0.0, step.slowed), step.exposed = std::max(0.0, step.exposed);  // they may be rounded below 0
   step.host = rates.update;
   step.total += step.host;
   return step;
 }
 
 std::vector<SimulatedOperation> UpdateSimulation::operations(const Rates& rates, const DiskRates& disk) const {
-  const Planned& planned = planned_.back();
+  const Planned& planned = planned_.front();
   const Simulated simulated = simulate(planned, rates, disk, {});
   std::vector<char> is_critical(simulated.tasks.size());
   for (const int task : critical_path(simulated.times)) is_critical[static_cast<std::size_t>(task)] = true;

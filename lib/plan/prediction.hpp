@@ -82,7 +82,7 @@ class UpdateSimulation {
   ShardingOptions options_;
   MeshShape mesh_;
   Cluster cluster_;
-  std::vector<Planned> planned_;  // with one micro-batch and with two; if there are at most two, only with these
+  std::vector<Planned> planned_;  // with two micro-batches and with three; if there are at most three, only with these
 };
 
 }  // namespace fsdp

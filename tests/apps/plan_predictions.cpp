@@ -119,6 +119,19 @@ BOOST_AUTO_TEST_CASE(options_combine_with_all_strategies) {
     }
 }
 
+// The first micro-batch differs from the second: gradients are only added up from then on. Times of many micro-batches follow
+// from those of two and three.
+BOOST_AUTO_TEST_CASE(no_part_of_many_micro_batches_is_negative) {
+  const PlanTable table =
+      table_of({"--arch", "llama-3.2-1b", "--bf16", "--master-dtype", "bf16", "--grad-dtype", "bf16", "--tokens-per-sample",
+                "512", "--update-freq", "8", "--ranks-per-node", "2", "--gpu", "h100"});
+  for (const PlanRow& row : table.rows) {
+    BOOST_TEST(row.keeping.step.slowed > -1e-9, row.placement->name);
+    BOOST_TEST(row.keeping.step.exposed > -1e-9, row.placement->name);
+  }
+  BOOST_TEST(row_of(table, "optim").keeping.step.exposed < 0.3 * row_of(table, "optim").keeping.step.total);
+}
+
 BOOST_AUTO_TEST_CASE(recomputation_as_asked_or_where_it_is_needed) {
   const PlanTable best = llama({"--scaling", "1,2,8"});
   BOOST_TEST(!best.fits(best.scaling[0].variant));

@@ -1,4 +1,4 @@
-#include "plan/measured_rates.hpp"
+#include "machine/measured_rates.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -35,10 +35,14 @@ double checked(const nlohmann::json& object, const char* key, double most, const
 Rates cpu_rates(const nlohmann::json& content, const std::string& name, const MeasuredUse& use) {
   const nlohmann::json& node = content.at("rates");
   const double cores = checked(node, "cores", most_cores, name),
-               of_rank = use.cores > 0
-                             ? use.cores
-                             : std::max(use.threads > 1 ? use.threads : 0, std::min(use.threads, cores / use.ranks_per_node)),
+               of_rank = use.cores > 0 ? use.cores : std::min(use.threads, cores / use.ranks_per_node),
                busy = of_rank * use.ranks_per_node, share = of_rank / cores;
+  // Not all kernels use several threads equally well, so threads of a rank are slower than as many ranks.
+  if (const double threads = checked(node, "threads", most_cores, name); threads != use.threads)
+    throw UserError(
+        format("{} was measured with {} per rank, but the job's ranks have {:g}; measure with --threads {:g}, or give "
+               "the job --threads {:g}",
+               name, plural(static_cast<std::size_t>(threads), "thread"), use.threads, use.threads, threads));
   // A core is faster if few others are busy, because they share memory and power. Within a factor of two that is small.
   if (busy > 1.01 * cores || busy < 0.49 * cores)
     throw UserError(
@@ -141,8 +145,9 @@ WorkRates rates_of_work(const UpdateWork& work, const WorkSeconds& seconds) {
           rate_of(work.collective_bytes, seconds.collectives)};
 }
 
-nlohmann::json to_json(const WorkRates& node, double cores, double peak) {
-  return {{"cores", cores},
+nlohmann::json to_json(const WorkRates& node, int threads, double cores, double peak) {
+  return {{"threads", threads},
+          {"cores", cores},
           {"peak", peak},
           {"products", node.products},
           {"attention", node.attention},

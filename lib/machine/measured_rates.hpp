@@ -34,9 +34,9 @@ struct WorkRates {
   double products = 0, attention = 0, memory = 0, optimizer = 0, collectives = 0;  // 0: unknown
 };
 WorkRates rates_of_work(const UpdateWork& work, const WorkSeconds& seconds);
-/// `node` has the sums of the rates of a node's ranks, `cores` is the number of cores that they kept busy, and `peak` their
-/// FLOP/s in a large product. The collectives' rate is null if it is unknown.
-nlohmann::json to_json(const WorkRates& node, double cores, double peak);
+/// `node` has the sums of the rates of a node's ranks, each with so many threads. `cores` is the number of cores that they kept
+/// busy, and `peak` their FLOP/s in a large product. The collectives' rate is null if it is unknown.
+nlohmann::json to_json(const WorkRates& node, int threads, double cores, double peak);
 
 /// The run that a prediction is for.
 struct MeasuredUse {
@@ -45,7 +45,7 @@ struct MeasuredUse {
   DType type = DType::f32;
   int ranks = 1, ranks_per_node = 1;
   double threads = 1;  // that compute, of a rank
-  double cores = 0;    // of a rank; 0: its share of the cores in the file, at most one per thread
+  double cores = 0;    // of a rank; 0: its share of the cores in the file, at most one for each thread
   Queues queues = Queues::one;
 };
 /// Returns `rates`, which are those of use.gpu, with what the files measured instead. On CPUs all rates come from one file, and
