@@ -108,7 +108,7 @@ void settle_predictions(const OptionTable& read, PlanTableOptions& o, const std:
   if (read.given("out") && scaling.empty())
     throw UserError("--out changes nothing without --scaling (it is the folder of its page); give both, or neither");
   if (read.given("gpu-power") && !(o.gpu_power <= o.gpu->watts && o.gpu_power >= o.gpu->watts / 4))
-    throw UserError(format("--gpu-power {:g} is no power limit of an {} ({:g} to {:g} W); correct it", o.gpu_power,
+    throw UserError(format("--gpu-power {:g} is no power limit of the {} ({:g} to {:g} W); correct it", o.gpu_power,
                            o.gpu->product, o.gpu->watts / 4, o.gpu->watts));
   if (read.given("slow-rank")) o.slow = read_slow_rank(slow, o.cluster.ranks());
   o.scaling = numbers_of_ranks(scaling, most_ranks);
