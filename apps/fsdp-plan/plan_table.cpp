@@ -105,6 +105,10 @@ void settle_predictions(const OptionTable& read, PlanTableOptions& o, const std:
     if (read.given(name) && !o.gpu && !(on_cpus && std::string_view(name) == "slow-rank"))
       throw UserError(
           format("--{} changes nothing without --gpu (it is for predictions); give --gpu NAME, or leave it out", name));
+  if (o.tune && !scaling.empty())
+    throw UserError(
+        "--tune contradicts --scaling (one searches a strategy, the other is about that of --sharding-strategy); leave out one "
+        "of them, and give --scaling with the options that --tune finds");
   if (read.given("out") && scaling.empty())
     throw UserError("--out changes nothing without --scaling (it is the folder of its page); give both, or neither");
   if (read.given("gpu-power") && !(o.gpu_power <= o.gpu->watts && o.gpu_power >= o.gpu->watts / 4))
@@ -236,7 +240,7 @@ OptionTable plan_option_table(PlanTableOptions& o) {
       .flag("tune", o.tune,
             "Search the strategy, shard group, batch size, recomputation, attention backend and places of state with the "
             "shortest predicted time that fit the memory. The tokens of an update stay the same if --total-batch-size, "
-            "--batch-size or --update-freq is given; else a rank has one micro-batch. Needs --gpu.")
+            "--batch-size or --update-freq is given; else a rank has one micro-batch. Needs --gpu or --measured.")
       .common();
   table
       .size("host-memory", "SIZE", o.host_memory,
@@ -245,11 +249,13 @@ OptionTable plan_option_table(PlanTableOptions& o) {
             std::size_t{1} << 20)
       .unset("not compared");
   table
-      .number("tokens", "N", o.tokens, "Also print the hours, GPU hours and energy of a training on N tokens. Needs --gpu.",
+      .number("tokens", "N", o.tokens,
+              "Also print the hours, GPU hours and energy of a training on N tokens. Needs --gpu or --measured.",
               "from 1 to 1e18", [](double n) { return n >= 1 && n <= 1e18; })
       .unset("not printed");
   table
-      .number("price", "P", o.price, "The price of a GPU for an hour, for the cost of --tokens; in any currency.",
+      .number("price", "P", o.price,
+              "The price of a GPU for an hour (without GPUs: of a node), for the cost of --tokens; in any currency.",
               "above 0, at most 1e9", [](double p) { return p > 0 && p <= 1e9; })
       .unset("no cost");
   table.path("out", "DIR", o.out, "With --scaling: also write scaling.html and scaling.csv here.").unset("only printed");

@@ -397,7 +397,7 @@ Use use_of(const PlanTable& table) {
     if (!o.tune && o.tokens == 0) return {};
     throw UserError(format("--{} needs predicted times{}", o.tune ? "tune" : "tokens",
                            table.rates ? ", and the time of the disk is unknown; give --nvme-bandwidth R,W"
-                                       : "; give --gpu NAME, or leave it out"));
+                                       : "; give --gpu NAME or --measured FILE, or leave it out"));
   }
   if (table.options.tune && table.options.memory_limit == 0)
     throw UserError("--tune has no memory to fit (a plan has no device); give --memory-limit or --gpu");
