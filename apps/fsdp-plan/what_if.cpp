@@ -36,7 +36,7 @@ constexpr Change changes_to_try[] = {
 
 using Times = std::map<std::string, double>;
 
-/// Seconds of the work on the critical path of an update, which has at most two micro-batches.
+/// Seconds of the work on the critical path of an update, which has at most three micro-batches.
 Times path_of(const Transformer& model, const ShardingOptions& options, MeshShape mesh, const Cluster& cluster,
               const Rates& rates, const DiskRates& disk) {
   constexpr const char* collectives[] = {"all-gathers", "reduce-scatters", "all-reduces"};
@@ -86,13 +86,12 @@ Bottlenecks find_bottlenecks(const Transformer& model, const ShardingOptions& op
   if (slow.rank < 0) {
     const std::size_t K = options.plan.micro_batches;
     ShardingOptions fewer = options;
-    fewer.plan.micro_batches = std::min<std::size_t>(K, 2);
+    fewer.plan.micro_batches = std::min<std::size_t>(K, 3);
     Times times = path_of(model, fewer, mesh, cluster, rates, disk);
-    if (K > 2) {  // all micro-batches but the last are alike
-      fewer.plan.micro_batches = 1;
-      Times first = path_of(model, fewer, mesh, cluster, rates, disk);
-      for (auto& [work, seconds] : times)
-        seconds = std::max(0.0, seconds + static_cast<double>(K - 2) * (seconds - first[work]));
+    if (K > 3) {  // further micro-batches are like the third
+      fewer.plan.micro_batches = 2;
+      Times two = path_of(model, fewer, mesh, cluster, rates, disk);
+      for (auto& [work, seconds] : times) seconds = std::max(0.0, seconds + static_cast<double>(K - 3) * (seconds - two[work]));
     }
     times["host"] += rates.update;
     double sum = 0;
