@@ -27,7 +27,7 @@ constexpr Change changes_to_try[] = {
          for (double& rate : *table) rate *= 2;
      }},
     {"memory bandwidth x 2", [](Rates& r) { r.memory.value *= 2, r.optimizer.value *= 2; }},
-    {"ring in a node x 2", [](Rates& r) { r.ring.value *= 2, r.shared_memory.value *= 2; }},
+    {"links in a node x 2", [](Rates& r) { r.ring.value *= 2, r.shared_memory.value *= 2; }},
     {"network x 2", [](Rates& r) { r.network.port_bandwidth *= 2; }},
     {"link to the host x 2", [](Rates& r) { r.host_link.value *= 2; }},
     {"no latencies of collectives", [](Rates& r) { r.call.value = r.hop.value = r.network.hop = 0; }},

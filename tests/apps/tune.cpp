@@ -212,7 +212,7 @@ BOOST_AUTO_TEST_CASE(what_would_be_faster) {
   const PlanTable one = make_plan_table(parse({"--arch", "gpt2", "--gpu", "h100"}));
   const nlohmann::json json = use_json(one);
   for (const auto& change : json["what_if"])
-    if (change["change"] == "network x 2" || change["change"] == "ring in a node x 2") BOOST_TEST(change["gain"] == 0.0);
+    if (change["change"] == "network x 2" || change["change"] == "links in a node x 2") BOOST_TEST(change["gain"] == 0.0);
   CHECK_CONTAINS(describe_use(one), "the critical path of an update: products ");
   BOOST_TEST(describe_use(make_plan_table(parse({"--arch", "gpt2"}))).empty());
 }
