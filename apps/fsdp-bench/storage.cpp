@@ -29,10 +29,10 @@ std::string bench_storage(const BenchOptions& options, Communicator& world, Devi
 
   constexpr std::array passes = {std::pair(FilePass::write, "write"), std::pair(FilePass::read, "read"),
                                  std::pair(FilePass::both, "both at once")};
-  struct Rates {
+  struct FileRates {
     std::vector<double> state, plain, ratio;
   };
-  std::array<Rates, passes.size()> rates;
+  std::array<FileRates, passes.size()> rates;
   // The first round also gets the files' blocks from the file system, and does not count. Their order alternates, so that a
   // drive that becomes slower slows both alike.
   for (std::size_t round = 0; round <= options.steps; ++round)
