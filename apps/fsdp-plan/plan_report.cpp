@@ -119,10 +119,10 @@ std::string prediction_table(const PlanTable& table) {
     for (const bool recompute : {false, true}) {
       const PlanVariant& variant = row.variant(recompute);
       const StepPrediction& step = variant.step;
-      rows.push_back({recompute ? "    recomputing" : name_of(row), ms_text(step.total),
+      rows.push_back({recompute ? "    recomputing" : name_of(row), ms_cell(step.total),
                       format("{:.0f}", variant.tokens_per_second), format("{:.0f} %", 100 * variant.mfu),
-                      ms_text(step.products), ms_text(step.attention), ms_text(step.memory_bound), ms_text(step.recomputation),
-                      ms_text(step.optimizer), ms_text(step.slowed), ms_text(step.exposed),
+                      ms_cell(step.products), ms_cell(step.attention), ms_cell(step.memory_bound), ms_cell(step.recomputation),
+                      ms_cell(step.optimizer), ms_cell(step.slowed), ms_cell(step.exposed),
                       table.fits(variant) ? "yes" : "no"});
     }
   return format(

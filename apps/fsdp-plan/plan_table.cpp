@@ -306,8 +306,9 @@ std::vector<TaskTime> times_of_chosen(const PlanTable& table, bool recompute) {
   std::vector<TaskTime> times;
   if (!table.predicts()) return times;
   const PlanRow& row = table.chosen();
-  const UpdateSimulation simulation(*row.variant(recompute).model, options_of_chosen(table, recompute), row.mesh,
-                                    table.options.cluster);
+  ShardingOptions options = options_of_chosen(table, recompute);
+  options.plan.micro_batches = std::min<std::size_t>(2, options.plan.micro_batches);  // as in plan_of_chosen()
+  const UpdateSimulation simulation(*row.variant(recompute).model, options, row.mesh, table.options.cluster);
   for (const SimulatedOperation& one : simulation.operations(*table.rates, table.options.disk())) times.push_back(one.time);
   return times;
 }
@@ -374,19 +375,20 @@ PlanTable start_plan_table(const PlanTableOptions& options) {
   device.cudnn_head_size = attention.cudnn_head_size;
   if (options.train.bias_gelu_fusion) check_bias_gelu_fusion(config, options.train.sharding.types.parameter, device.kind);
   PlanTable table{options, std::make_shared<Transformer>(config, device), {}, {}, {}, {}, {}};
-  if (options.gpu)
-    table.rates =
-        rates_of(*options.gpu, *table.model, options.train.sharding.types.parameter,
-                 options.network.empty() ? network_of(*options.gpu) : read_network(options.network), options.gpu_power);
-  if (!options.train.measured.empty())
-    table.rates = measured_rates(options.train.measured,
-                                 {.gpu = options.gpu,
-                                  .type = options.train.sharding.types.parameter,
-                                  .ranks = options.cluster.ranks(),
-                                  .ranks_per_node = options.cluster.ranks_per_node,
-                                  .threads = static_cast<double>(options.train.threads),
-                                  .queues = options.train.cpu.communication_thread ? Queues::thread : Queues::one},
-                                 table.rates.value_or(Rates()));
+  const DType type = options.train.sharding.types.parameter;
+  if (options.gpu || !options.train.measured.empty())
+    table.rates = measured_rates(
+        options.train.measured,
+        {.gpu = options.gpu,
+         .type = type,
+         .ranks = options.cluster.ranks(),
+         .ranks_per_node = options.cluster.ranks_per_node,
+         .threads = static_cast<double>(options.train.threads),
+         .queues = options.train.cpu.communication_thread ? Queues::thread : Queues::one},
+        options.gpu
+            ? rates_of(*options.gpu, *table.model, type,
+                       options.network.empty() ? network_of(*options.gpu) : read_network(options.network), options.gpu_power)
+            : Rates());
   if (!attention.why.empty()) table.warnings.push_back("attention by the kernels of fsdp: " + attention.why);
   const PlanOptions& wanted = options.train.sharding.plan;
   if (is_host(device.kind) && offloads_to_host(wanted))

@@ -53,7 +53,7 @@ std::string text_of(const std::vector<std::string>& notes) {
   return text;
 }
 
-std::string ms_text(double seconds) {
+std::string ms_cell(double seconds) {
   const double rounded = std::round(1e4 * seconds) / 10 + 0.0;  // not -0: parts may be rounded below 0
   return format("{:.{}f}", rounded, rounded < 1e4 ? 1 : 0);
 }

@@ -16,7 +16,7 @@ std::vector<std::string> prediction_notes(const PlanTable& table);
 std::string text_of(const std::vector<std::string>& notes);
 
 /// Milliseconds for a cell of a table: "12.3", "12345".
-std::string ms_text(double seconds);
+std::string ms_cell(double seconds);
 
 /// The constants with their sources, at most 100 columns wide.
 std::string rates_table(const std::vector<NamedRate>& rates);

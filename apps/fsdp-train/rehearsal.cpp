@@ -137,16 +137,14 @@ PlannedJob plan_job(const TrainOptions& job, const TransformerConfig& config) {
   else {
     const UpdateSimulation simulation(model, options.sharding, planned.mesh, cluster);
     const DType type = options.sharding.types.parameter;
-    Rates rates = gpu ? rates_of(*gpu, model, type, network) : Rates();
-    if (!job.measured.empty())
-      rates = measured_rates(job.measured,
-                             {.gpu = gpu,
-                              .type = type,
-                              .ranks = cluster.ranks(),
-                              .ranks_per_node = cluster.ranks_per_node,
-                              .threads = static_cast<double>(traits.threads),
-                              .queues = job.cpu.communication_thread ? Queues::thread : Queues::one},
-                             std::move(rates));
+    const Rates rates = measured_rates(job.measured,
+                                       {.gpu = gpu,
+                                        .type = type,
+                                        .ranks = cluster.ranks(),
+                                        .ranks_per_node = cluster.ranks_per_node,
+                                        .threads = static_cast<double>(traits.threads),
+                                        .queues = job.cpu.communication_thread ? Queues::thread : Queues::one},
+                                       gpu ? rates_of(*gpu, model, type, network) : Rates());
     planned.step = simulation.predict(rates);
     planned.tokens_per_second = simulation.tokens_per_second(*planned.step);
   }

@@ -102,6 +102,7 @@ void read_collectives(const nlohmann::json& content, const std::string& name, co
   double least = 0, most = 0, latency = 0, ring = 0;
   for (const nlohmann::json& one : content.at("collectives")) {
     if (text_at(one, "name") != "all-gather") continue;
+    if (one.contains("group") && !text_at(one, "group").ends_with(format(" of {:g}", ranks))) continue;  // with --arch
     const double bytes = checked(one, "bytes", 1e15, name), seconds = 1e-3 * checked(one, "ms", 1e9, name);
     if (least == 0 || bytes < least) least = bytes, latency = seconds;
     if (bytes > most) most = bytes, ring = rate_of(bytes * (ranks - 1) / ranks, seconds);

@@ -5,7 +5,6 @@
 // ranks on the same cores. On GPUs, `fsdp-bench gemm` and `fsdp-bench collectives` replace figures of data sheets.
 #pragma once
 
-#include <filesystem>
 #include <span>
 #include <string>
 
@@ -49,7 +48,7 @@ struct MeasuredUse {
   Queues queues = Queues::one;
 };
 /// Returns `rates`, which are those of use.gpu, with what the files measured instead. On CPUs all rates come from one file, and
-/// `rates` is not used. Throws UserError if a file is no output of fsdp-bench, if its rates are impossible, and if it is of
+/// `rates` is not used. Without files it returns `rates`. Throws UserError if a file is no output of fsdp-bench, if its rates are impossible, and if it is of
 /// another machine or precision than the run.
 Rates measured_rates(std::span<const std::string> files, const MeasuredUse& use, Rates rates = {});
 /// The same for one file's content. `name` is the name of the file.

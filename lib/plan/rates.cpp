@@ -16,23 +16,21 @@ namespace {
 // reached 60-66, 65-69 and 68-73 % of the peak. For another GPU it is in proportion to the rate of a multiprocessor.
 constexpr double half_of_h100 = 250, rate_of_h100 = 989.5e12 / 132;
 
-/// FLOP/s of published or measured attention kernels.
-std::array<double, 6> tera(std::array<double, 6> rates) {
-  for (double& rate : rates) rate *= 1e12;
-  return rates;
-}
-
-/// The rate of cuDNN's attention, where it is known.
-AttentionRates cudnn_attention(GpuArchitecture architecture, double of_peak) {
+/// The rate of cuDNN's attention, in proportion to the peak of the GPU.
+AttentionRates cudnn_attention(GpuArchitecture architecture, double peak) {
+  const auto scaled = [&](std::array<double, 6> rates, double of_peak) {
+    for (double& rate : rates) rate *= peak / of_peak;
+    return rates;
+  };
   if (architecture == GpuArchitecture::hopper)
-    return {tera({128, 175, 274, 303, 322, 335}), tera({213, 289, 347, 385, 403, 430}), 1.4,
+    return {scaled({128, 175, 274, 303, 322, 335}, 989.5), scaled({213, 289, 347, 385, 403, 430}, 989.5), 1.4,
             "cuDNN measured on an H200 at 1k and 2k tokens (heads of 64) and 4k (128); other lengths by the curve of "
             "FlashAttention-2"};
   if (architecture == GpuArchitecture::ampere || architecture == GpuArchitecture::ada)
-    return {tera({88, 119, 140, 156, 165, 171}), tera({99, 133, 155, 173, 182, 189}), 1.3,
+    return {scaled({88, 119, 140, 156, 165, 171}, 312), scaled({99, 133, 155, 173, 182, 189}, 312), 1.3,
             "assumed to be FlashAttention-2's on an A100, as published in its repository"};
   AttentionRates rates{{}, {}, 1.4, "assumed: 0.3 of the peak"};
-  rates.head_64.fill(0.3 * of_peak), rates.head_128.fill(0.3 * of_peak);
+  rates.head_64.fill(0.3 * peak), rates.head_128.fill(0.3 * peak);
   return rates;
 }
 

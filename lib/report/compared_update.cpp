@@ -55,7 +55,7 @@ std::string reason_to_wait(const Run& run, double update_ms) {
   for (std::size_t i = 0; i < run.updates.size(); ++i)
     if (run.updates.step[i] > newest) waits.push_back(run.updates.data_wait_ms[i]);
   if (const double wait = quantile(waits, 0.5); wait >= 0.05 * update_ms)
-    return format("a rank waited {} for data after each update", ms_text(wait));
+    return format("a rank waited {} for its next batch in the median update", ms_text(wait));
   return {};
 }
 

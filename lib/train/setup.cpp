@@ -494,10 +494,9 @@ nlohmann::json start_fields(const RunContext& run, const Machine& machine, const
                              run.options.comm.sum_order};
     ShardingOptions sharding = run.options.sharding;
     if (data) sharding.batch.T = std::max<std::size_t>(1, std::llround(data->padding.columns(sharding.batch.T)));
-    Rates rates;
-    if (gpu) rates = rates_of(*gpu, model.transformer(), sharding.types.parameter, network_of(*gpu));
-    if (!run.options.measured.empty())
-      rates = measured_rates(run.options.measured, measured_use(run.options, machine, run.world.size()), std::move(rates));
+    const Rates rates =
+        measured_rates(run.options.measured, measured_use(run.options, machine, run.world.size()),
+                       gpu ? rates_of(*gpu, model.transformer(), sharding.types.parameter, network_of(*gpu)) : Rates());
     const StepPrediction step = UpdateSimulation(model.transformer(), sharding, model.mesh().shape, cluster).predict(rates);
     fields["predicted"] = {{"total", step.total},
                            {"products", step.products},

@@ -244,6 +244,20 @@ BOOST_AUTO_TEST_CASE(a_prediction_is_printed_as_one) {
   BOOST_TEST(figures_of("NVIDIA H200 MIG 1g.18gb (compute capability 9.0, 18 GiB)") == nullptr);
 }
 
+// The written plan has at most two micro-batches, and so have its times.
+BOOST_AUTO_TEST_CASE(a_written_plan_has_the_times_of_its_operations) {
+  const auto last_end = [](const char* updates) {
+    const PlanTable table =
+        make_plan_table(small("1", "2", {"--gpu", "h100", "--bf16", "--explain", "--update-freq", updates}));
+    double end = 0;
+    for (const auto& op : to_json(table)["plan"]["operations"]) end = std::max(end, op["end_ms"].get<double>());
+    return end;
+  };
+  BOOST_TEST(last_end("2") > 0);
+  BOOST_TEST(last_end("3") == last_end("2"));
+  BOOST_TEST(last_end("4") == last_end("2"));
+}
+
 namespace {
 
 void check_against_runs(const PlanTableOptions& options) {

@@ -114,6 +114,22 @@ BOOST_AUTO_TEST_CASE(attention_rates_are_interpolated) {
   BOOST_TEST(near(2 / forward + 5 / backward, 7));  // 7 products at the rate of both
 }
 
+// No GPU is said to compute faster than its peak.
+BOOST_AUTO_TEST_CASE(rates_are_below_the_peak) {
+  for (const GpuFigures& gpu : known_gpus())
+    for (const std::size_t cudnn_head_size : {0, 128})
+      for (const DType type : {DType::bf16, DType::f32}) {
+        DeviceTraits traits = cuda_traits();
+        traits.cudnn_head_size = cudnn_head_size;
+        const Transformer model(named_config(small("1", "1").train, nullptr), traits);
+        const Rates rates = rates_of(gpu, model, type, network_of(gpu));
+        for (const auto* const table : {&rates.attention.head_64, &rates.attention.head_128})
+          for (const double rate : *table) BOOST_TEST((rate > 0 && rate < rates.peak), gpu.name);
+        BOOST_TEST((rates.products > 0 && rates.products <= rates.peak), gpu.name);
+        BOOST_TEST((rates.memory < gpu.memory_bandwidth && rates.optimizer < gpu.memory_bandwidth), gpu.name);
+      }
+}
+
 // Launches by the host limit an operation only if its work is shorter.
 BOOST_AUTO_TEST_CASE(launches_limit_short_operations) {
   Rates rates = with(&Rates::products, 10);

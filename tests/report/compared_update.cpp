@@ -107,7 +107,7 @@ BOOST_AUTO_TEST_CASE(a_run_shows_why_it_waits) {
   // A rank that is hardly slower than others is no reason, nor is one of an earlier start.
   CHECK_CONTAINS(said(start, {train(11, 140, on_cpu(), 45, straggler(3, 102))}), "perhaps the network");
   CHECK_CONTAINS(said(start, {train(11, 140, on_cpu(), 45, {{"data_wait_ms", 30}})}),
-                 "instead of 5 ms: a rank waited 30 ms for data after each update.");
+                 "instead of 5 ms: a rank waited 30 ms for its next batch in the median update.");
 }
 
 BOOST_AUTO_TEST_CASE(a_gpu_has_parts_only_in_traced_updates) {
