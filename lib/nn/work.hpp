@@ -18,7 +18,7 @@ struct Cost {
   double product_flops = 0, product_outputs = 0, attention_forward_flops = 0, attention_backward_flops = 0, fp32_flops = 0,
          memory_bytes = 0;
   std::size_t attention_tokens = 0, head_size = 0;
-  double launches = 0;  // of kernels by the host, if it limits the operation; 0: it does not
+  double launches = 0;  // of kernels by the host, if it limits the operation; 0 in fsdp: for other programs
 };
 
 class StageWork {

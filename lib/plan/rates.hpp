@@ -56,7 +56,7 @@ struct Rates {
   Rate memory;     // of other kernels in forward and backward
   Rate optimizer;  // of the optimizer and of roundings
   Rate host_link;  // between device and host memory, in one direction
-  Rate launch;     // host seconds per kernel launch, for programs that the host limits
+  Rate launch;     // host seconds per kernel launch; 0 in fsdp: for other programs (docs/simulator.md)
   Rate update;     // per update, outside of the device
   Rate spread;     // the standard deviation of the devices' speeds; `products` and others are those of 8 devices together
 
@@ -67,8 +67,8 @@ struct Rates {
   Rate network_share;       // of a port's bandwidth, that payload reaches
   Network network;
   Rate interference;            // the part of its rate that computing loses while a collective runs at the rate of `ring`
-  Rate copies;                  // bytes that are copied around a reduction, for each element
-  double all_reduce_bytes = 0;  // of an element that an all-reduce sends, in both passes; 0: as in the plan
+  Rate copies;                  // bytes copied around a reduction, for each element; 0 in fsdp: for other programs
+  double all_reduce_bytes = 0;  // of an element that an all-reduce sends, in both passes; 0 in fsdp: as in the plan
   Queues queues = Queues::streams;
 };
 
@@ -112,7 +112,7 @@ struct NamedRate {
   std::string name, value, source;
 };
 std::vector<NamedRate> named_rates(const Rates& rates);
-/// All constants with their sources.
+/// The constants of fsdp with their sources.
 nlohmann::json to_json(const Rates& rates);
 nlohmann::json to_json(const GpuFigures& gpu);
 

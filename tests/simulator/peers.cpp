@@ -48,6 +48,7 @@ constexpr std::array programs = {
     Kernels{"vtrain", 11, unfused, with_scores_forward, with_scores_backward, 30, 44, 0, 0.01, {}, {}, 55, 110}};
 
 constexpr double giga = 1e9, tera = 1e12, gibi = 1 << 30;
+// The RTX cards are of rows that are kept apart.
 constexpr std::array gpus = {
     GpuFigures{"h100-hbm2e", "NVIDIA H100 SXM, HBM2e", GpuArchitecture::hopper, 989.5 * tera, 67 * tera, 132, 700, 95 * gibi,
                2400 * giga, 450 * giga, 64 * giga, 0.706, "as the H100", 370 * giga, "as the H100", "",
@@ -74,7 +75,8 @@ Cost part(const Cost& forward, double products, double attention, double bytes) 
           .launches = forward.launches};
 }
 
-/// What the program computes again of a block, if our plan has no operation for it.
+/// What the program computes again of a block, if our plan has no operation for it. "ffn+att" and "ffn+qkv" are of rows that
+/// are kept apart.
 Cost again(const Row& row, const Cost& forward, double rows) {
   const auto F = static_cast<double>(row.ffn_width), d = static_cast<double>(row.width);
   const std::string& what = row.recompute;
@@ -121,7 +123,7 @@ AttentionRates attention_rates(AttentionKernel kernel, GpuArchitecture architect
   return scaled({88, 119, 140, 156, 165, 171}, {99, 133, 155, 173, 182, 189}, faster, 1.3);
 }
 
-Rates rates_of_peer(const Row& row, const Kernels& kernels, const Constants& constants) {
+Rates rates_of_peer(const Row& row, const Transformer& model, const Kernels& kernels, const Constants& constants) {
   const GpuFigures& gpu = gpu_of(row);
   const double peak = gpu.flops_16bit, power = std::sqrt(std::min(1.0, row.watts / gpu.watts));
   double share = gpu.product_share;
@@ -142,28 +144,21 @@ Rates rates_of_peer(const Row& row, const Kernels& kernels, const Constants& con
     network.ports = row.per_node;
     network.port_bandwidth = row.gbit * giga / 8;
   }
-  return {.machine = std::string(gpu.product),
-          .type = DType::bf16,
-          .peak = peak,
-          .watts = row.watts,
-          .products = {share * peak * power},
-          .product_half = {250 * (peak / gpu.multiprocessors) / (989.5 * tera / 132)},
-          .fp32_products = {gpu.flops_fp32},
-          .attention = attention,
-          .memory = {0.80 * gpu.memory_bandwidth},
-          .optimizer = {0.75 * gpu.memory_bandwidth},
-          .host_link = {gpu.host_bandwidth},
-          .launch = {constants[launch]},
-          .update = {kernels.update < 0 ? constants[update] : kernels.update},
-          .spread = {0.0175},
-          .ring = {gpu.ring_bandwidth},
-          .call = {8.4e-6},
-          .hop = {3.4e-6},
-          .network_share = {0.93},
-          .network = network,
-          .interference = {constants[interference]},
-          .copies = {kernels.copies},
-          .all_reduce_bytes = static_cast<double>(row.reduce_bytes)};
+  // What is not set here is as in predictions of fsdp.
+  Rates rates = rates_of(gpu, model, DType::bf16, network, row.watts);
+  rates.products = {share * peak * power};
+  rates.fp32_products = {gpu.flops_fp32};
+  rates.attention = attention;
+  rates.memory = {0.80 * gpu.memory_bandwidth};
+  rates.optimizer = {0.75 * gpu.memory_bandwidth};
+  rates.host_link = {gpu.host_bandwidth};
+  rates.launch = {constants[launch]};
+  rates.update = {kernels.update < 0 ? constants[update] : kernels.update};
+  rates.hop = {3.4e-6};  // also without NVLink
+  rates.interference = {constants[interference]};
+  rates.copies = {kernels.copies};
+  rates.all_reduce_bytes = static_cast<double>(row.reduce_bytes);
+  return rates;
 }
 
 UpdateSimulation::CostOf costs_of_peer(const Row& row, const Kernels& kernels) {

@@ -56,13 +56,14 @@ std::span<const Kernels> known_kernels();
 /// Throws UserError if the program is unknown.
 const Kernels& kernels_of(const Row& row);
 
-/// The GPUs that rows name: those of the library and three others. Throws UserError if the GPU is unknown.
+/// The GPUs that rows name: those of the library, another H100, and two for rows that are kept apart. Throws UserError if the
+/// GPU is unknown.
 const GpuFigures& gpu_of(const Row& row);
 std::span<const GpuFigures> other_gpus();
 AttentionRates attention_rates(AttentionKernel kernel, GpuArchitecture architecture, const Constants& constants);
 
-/// The rates of a program on a row's machine.
-Rates rates_of_peer(const Row& row, const Kernels& kernels, const Constants& constants);
+/// The rates of a program on a row's machine. Model: that of the row.
+Rates rates_of_peer(const Row& row, const Transformer& model, const Kernels& kernels, const Constants& constants);
 /// The costs of a program's operations. Both arguments are copied.
 UpdateSimulation::CostOf costs_of_peer(const Row& row, const Kernels& kernels);
 

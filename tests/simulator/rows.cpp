@@ -12,6 +12,7 @@ namespace {
 
 /// The lines of a file without quotes, after the first one, which names the columns.
 std::vector<std::vector<std::string>> cells_of(const std::filesystem::path& path) {
+  if (!std::filesystem::exists(path)) return {};
   std::istringstream text(read_text_file(path));
   std::vector<std::vector<std::string>> lines;
   for (std::string line; std::getline(text, line);) {
@@ -81,6 +82,7 @@ std::vector<Row> read_rows(const std::filesystem::path& folder) {
                     .source = format("VIA-Research/vTrain f8dda84 data/ground_truth_{}.csv",
                                      cells[0].starts_with("vt-single") ? "single" : "multi")});
   }
+  if (rows.empty()) throw UserError(format("{} has no rows in rows.csv or vtrain.csv; correct the folder", folder.string()));
   return rows;
 }
 

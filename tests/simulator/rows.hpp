@@ -33,7 +33,8 @@ struct Row {
   bool is_mosaic() const { return program.starts_with("mosaic"); }
 };
 
-/// The rows of both files in `folder`. Throws UserError if a line has another number of columns than the first one.
+/// The rows of both files in `folder`; one of them may be missing. Throws UserError if there are no rows, or a line has another
+/// number of columns than the first one.
 std::vector<Row> read_rows(const std::filesystem::path& folder);
 
 }  // namespace fsdp::simulator

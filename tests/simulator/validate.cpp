@@ -13,12 +13,11 @@ using namespace fsdp::simulator;
 namespace {
 
 constexpr std::string_view usage =
-    "usage: validate-simulator fit | table | ablate | write [FOLDER]\n"
+    "usage: validate-simulator fit | table [FOLDER] | write\n"
     "  fit     fits the constants on the ten rows, and prints them\n"
     "  table   prints the errors of all rows and of each source, the worst rows and the scaling\n"
-    "  ablate  leaves out one term of the method at a time and fits again\n"
-    "  write   writes the tables of docs/simulator.md\n"
-    "FOLDER has rows.csv and vtrain.csv; it is tests/simulator if it is not given.\n";
+    "  write   writes the tables of docs/simulator.md, and fits again without each term of the method\n"
+    "FOLDER has rows.csv and vtrain.csv (one of them may be missing); it is tests/simulator if it is not given.\n";
 
 void print_fit(const std::vector<Row>& rows) {
   const std::vector<const Row*> ten = rows_to_fit(rows);
@@ -31,15 +30,14 @@ void print_fit(const std::vector<Row>& rows) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  const std::string_view command = argc == 2 || argc == 3 ? argv[1] : "";
-  const std::vector<Row> rows = read_rows(argc == 3 ? argv[2] : FSDP_SIMULATOR_ROWS);
+  const bool has_folder = argc == 3 && std::string_view(argv[1]) == "table";
+  const std::string_view command = argc == 2 || has_folder ? argv[1] : "";
+  const std::vector<Row> rows = read_rows(has_folder ? argv[2] : FSDP_SIMULATOR_ROWS);
   if (command == "fit")
     print_fit(rows);
   else if (command == "table")
     for (const Report report{rows, predict_all(rows)}; const char* const name : {"errors", "sources", "worst", "scaling"})
       fmt::print("{}\n", table_of(name, report));
-  else if (command == "ablate")
-    fmt::print("{}", table_of("ablation", {rows, {}}));
   else if (command == "write")
     write_page(FSDP_SIMULATOR_PAGE, {rows, predict_all(rows)});
   else

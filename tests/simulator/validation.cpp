@@ -84,7 +84,8 @@ MeasuredUpdate::MeasuredUpdate(const Row& row, const std::optional<Kernels>& ker
                                    : UpdateSimulation::CostOf()) {}
 
 StepPrediction MeasuredUpdate::step(const Constants& constants, const Change& change) const {
-  Rates rates = kernels_ ? rates_of_peer(row_, *kernels_, constants) : rates_of(gpu_of(row_), *model_, DType::bf16, {});
+  Rates rates =
+      kernels_ ? rates_of_peer(row_, *model_, *kernels_, constants) : rates_of(gpu_of(row_), *model_, DType::bf16, {});
   if (change) change(row_, rates, constants);
   return simulation_.predict(rates);
 }
