@@ -30,8 +30,7 @@ PredictedPoint predict_point(const PlanTable& table, int ranks) {
   const int per_node = std::min(ranks, o.cluster.ranks_per_node);
   if (ranks % per_node != 0)
     throw UserError(
-        format("it is not a number of whole nodes (--ranks-per-node is {}); give a multiple of it, or less than "
-               "one node",
+        format("{} ranks are not whole nodes (--ranks-per-node is {}); give a multiple of it, or less than one node", ranks,
                per_node));
   o.cluster.nodes = ranks / per_node, o.cluster.ranks_per_node = per_node;
   if (o.cluster.nodes > 1 && table.rates->network.ports == 0)
@@ -50,15 +49,9 @@ PredictedPoint predict_point(const PlanTable& table, int ranks) {
     train.sharding.plan.micro_batches = train.total_batch_size / of_all;
   }
   const PlanRow row = plan_strategy(at, find_placement(train.sharding.strategy));
-  PredictedPoint point{o.cluster, train.sharding.plan.micro_batches, false, {}};
-  if (train.sharding.plan.checkpoint_activations || recomputes_first_blocks(o))
-    point.recomputes = true;
-  else if (!at.fits(row.keeping))
-    point.recomputes = true;
-  else
-    point.recomputes = at.fits(row.recomputing) && row.recomputing.step.total < row.keeping.step.total;
-  point.variant = row.variant(point.recomputes);
-  return point;
+  const bool recompute = recomputes(o) || !at.fits(row.keeping) ||
+                         (at.fits(row.recomputing) && row.recomputing.step.total < row.keeping.step.total);
+  return {o.cluster, train.sharding.plan.micro_batches, recompute, row.variant(recompute)};
 }
 
 std::size_t tokens_of(const PlanTable& table, const PredictedPoint& point) {
@@ -106,9 +99,8 @@ constexpr std::string_view scaling_legend =
     "rank. Recomputed: blocks whose activations are recomputed";
 
 std::string legend_of(const PlanTable& table) {
-  const bool asked = table.options.train.sharding.plan.checkpoint_activations || recomputes_first_blocks(table.options);
   return format("{}{}.", scaling_legend,
-                asked ? ", as the options say" : "; all if an update is then faster, or only then fits");
+                recomputes(table.options) ? ", as the options say" : "; all if an update is then faster, or only then fits");
 }
 
 }  // namespace
@@ -122,12 +114,12 @@ std::vector<int> numbers_of_ranks(const std::vector<std::string>& items, int mos
     const std::size_t dots = item.find("..");
     const auto first = ranks_in(item.substr(0, dots)), last = dots == item.npos ? first : ranks_in(item.substr(dots + 2));
     if (!first || !last || *first < 1 || *first > most || *last < 1 || *last > most)
-      refuse(item, format("this is no number of ranks (numbers are 1 to {}, and 4..64 means 4, 8, ... 64); correct it", most));
+      refuse(item, format("not a number of ranks (1 to {}; 4..64 means 4, 8, ... 64); correct it", most));
     if (!all.empty() && *first <= all.back())
       refuse(item, format("it comes after {} (the numbers must ascend); change the order", all.back()));
     std::int64_t ranks = *first;
     for (; ranks < *last; ranks *= 2) all.push_back(static_cast<int>(ranks));
-    if (ranks != *last) refuse(item, format("{} doubled again and again is never {}; give the numbers", *first, *last));
+    if (ranks != *last) refuse(item, format("doubling {} does not reach {}; list the numbers", *first, *last));
     all.push_back(*last);
   }
   return all;

@@ -22,7 +22,7 @@ std::vector<PredictedPoint> predict_scaling(const PlanTable& table);
 /// Tokens per second and rank, against the first point that fits. Empty if this point does not fit.
 std::optional<double> efficiency(const PlanTable& table, const PredictedPoint& point);
 
-/// These are empty without --scaling. The text is at most 100 columns wide.
+/// Empty without --scaling. At most 100 columns wide.
 std::string describe_scaling(const PlanTable& table);
 std::string scaling_csv(const PlanTable& table);
 /// One HTML file, which needs no network.

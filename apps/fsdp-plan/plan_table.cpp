@@ -97,14 +97,27 @@ SlowRank read_slow_rank(const std::string& text, int ranks) {
   return slow;
 }
 
+/// Returns true if the job, or one of --scaling, has several nodes.
+bool has_several_nodes(const PlanTableOptions& o) {
+  return o.cluster.nodes > 1 || (!o.scaling.empty() && o.scaling.back() > o.cluster.ranks_per_node);
+}
+
 /// The options of predictions. `slow` and `scaling` are the values of --slow-rank and --scaling.
 void settle_predictions(const OptionTable& read, PlanTableOptions& o, const std::string& slow,
                         const std::vector<std::string>& scaling) {
-  const bool on_cpus = !o.train.measured.empty();
-  for (const char* name : {"network", "gpu-power", "slow-rank", "scaling"})
-    if (read.given(name) && !o.gpu && !(on_cpus && std::string_view(name) == "slow-rank"))
+  const bool is_measured = !o.train.measured.empty();
+  for (const char* name : {"network", "gpu-power", "scaling"})
+    if (read.given(name) && !o.gpu)
       throw UserError(
           format("--{} changes nothing without --gpu (it is for predictions); give --gpu NAME, or leave it out", name));
+  if (read.given("slow-rank") && !o.gpu && !is_measured)
+    throw UserError(
+        "--slow-rank changes nothing without --gpu or --measured (it is for predictions); give one of them, or leave it out");
+  for (const auto& [name, is_asked] : {std::pair("tune", o.tune), std::pair("tokens", o.tokens > 0)})
+    if (is_asked && !o.gpu && !is_measured)
+      throw UserError(format("--{} needs predicted times; give --gpu NAME or --measured FILE, or leave it out", name));
+  if (o.tune && o.memory_limit == 0)
+    throw UserError("--tune has no memory to fit (a plan has no device); give --memory-limit or --gpu");
   if (o.tune && !scaling.empty())
     throw UserError(
         "--tune contradicts --scaling (one searches a strategy, the other is about that of --sharding-strategy); leave out one "
@@ -117,9 +130,13 @@ void settle_predictions(const OptionTable& read, PlanTableOptions& o, const std:
   if (read.given("slow-rank")) o.slow = read_slow_rank(slow, o.cluster.ranks());
   o.scaling = numbers_of_ranks(scaling, most_ranks);
   o.keeps_total_batch = read.given("total-batch-size");
-  if (!scaling.empty() && o.train.sharding.plan.places.on_disk() && !o.nvme_bandwidth.known())
-    throw UserError(
-        "--scaling needs the rates of the disk (state is in a file); give --nvme-bandwidth R,W, or leave out --scaling");
+  if (read.given("network") && !has_several_nodes(o))
+    throw UserError("--network changes nothing on one node (it connects nodes); give --nodes or --scaling, or leave it out");
+  for (const auto& [name, is_asked] :
+       {std::pair("tune", o.tune), std::pair("tokens", o.tokens > 0), std::pair("scaling", !scaling.empty())})
+    if (is_asked && o.train.sharding.plan.places.on_disk() && !o.nvme_bandwidth.known())
+      throw UserError(format(
+          "--{} needs the rates of the disk (state is in a file); give --nvme-bandwidth R,W, or leave out --{}", name, name));
 }
 
 void settle(PlanTableOptions& o) {
@@ -197,8 +214,8 @@ OptionTable plan_option_table(PlanTableOptions& o) {
   table
       .choice<const GpuFigures*>(
           "gpu", o.gpu, std::move(gpus),
-          "Plan for one such GPU per rank, as with --device cuda, and predict the time of an update from the plan and the "
-          "GPU's datasheet, without measurements. NAME may also be the driver's name of the GPU.")
+          "Plan for one such GPU per rank, as with --device cuda, and predict the time of an update from the plan, the GPU's "
+          "datasheet and published measurements (docs/simulator.md). NAME may also be the driver's name of the GPU.")
       .unset("no prediction")
       .common();
   table
@@ -220,7 +237,7 @@ OptionTable plan_option_table(PlanTableOptions& o) {
   const auto slow = std::make_shared<std::string>();  // the step of the table keeps both alive
   table
       .text("slow-rank", "R:F", *slow,
-            "Predict a job in which rank R takes F times as long to compute as the others, for --gpu.")
+            "Predict a job in which rank R takes F times as long to compute as the others, for --gpu or --measured.")
       .unset("none");
   const auto scaling = std::make_shared<std::vector<std::string>>();
   table
@@ -240,7 +257,7 @@ OptionTable plan_option_table(PlanTableOptions& o) {
       .flag("tune", o.tune,
             "Search the strategy, shard group, batch size, recomputation, attention backend and places of state with the "
             "shortest predicted time that fit the memory. The tokens of an update stay the same if --total-batch-size, "
-            "--batch-size or --update-freq is given; else a rank has one micro-batch. Needs --gpu or --measured.")
+            "--batch-size, --update-freq or --max-tokens is given; else a rank has one micro-batch. Needs --gpu or --measured.")
       .common();
   table
       .size("host-memory", "SIZE", o.host_memory,
@@ -376,19 +393,20 @@ PlanTable start_plan_table(const PlanTableOptions& options) {
   if (options.train.bias_gelu_fusion) check_bias_gelu_fusion(config, options.train.sharding.types.parameter, device.kind);
   PlanTable table{options, std::make_shared<Transformer>(config, device), {}, {}, {}, {}, {}};
   const DType type = options.train.sharding.types.parameter;
+  const Network network = !has_several_nodes(options) ? Network()
+                          : !options.network.empty()  ? read_network(options.network)
+                          : options.gpu               ? network_of(*options.gpu)
+                                                      : Network();
   if (options.gpu || !options.train.measured.empty())
-    table.rates = measured_rates(
-        options.train.measured,
-        {.gpu = options.gpu,
-         .type = type,
-         .ranks = options.cluster.ranks(),
-         .ranks_per_node = options.cluster.ranks_per_node,
-         .threads = static_cast<double>(options.train.threads),
-         .queues = options.train.cpu.communication_thread ? Queues::thread : Queues::one},
-        options.gpu
-            ? rates_of(*options.gpu, *table.model, type,
-                       options.network.empty() ? network_of(*options.gpu) : read_network(options.network), options.gpu_power)
-            : Rates());
+    table.rates =
+        measured_rates(options.train.measured,
+                       {.gpu = options.gpu,
+                        .type = type,
+                        .ranks = options.cluster.ranks(),
+                        .ranks_per_node = options.cluster.ranks_per_node,
+                        .threads = static_cast<double>(options.train.threads),
+                        .queues = options.train.cpu.communication_thread ? Queues::thread : Queues::one},
+                       options.gpu ? rates_of(*options.gpu, *table.model, type, network, options.gpu_power) : Rates());
   if (!attention.why.empty()) table.warnings.push_back("attention by the kernels of fsdp: " + attention.why);
   const PlanOptions& wanted = options.train.sharding.plan;
   if (is_host(device.kind) && offloads_to_host(wanted))

@@ -12,6 +12,9 @@ namespace fsdp {
 /// nearly full, and the effect of a slow rank.
 std::vector<std::string> prediction_notes(const PlanTable& table);
 
+/// Returns a sentence if the memory of a rank nearly fills the table's GPU; else nothing. `of` names what needs it.
+std::vector<std::string> memory_notes(const PlanTable& table, const std::string& of, std::size_t memory);
+
 /// The notes as paragraphs of at most 100 columns.
 std::string text_of(const std::vector<std::string>& notes);
 

@@ -8,12 +8,15 @@
 #include "base/error.hpp"
 #include "base/format.hpp"
 #include "base/timer.hpp"
+#include "fsdp-plan/prediction_notes.hpp"
 
 namespace fsdp {
 
 namespace {
 
 constexpr std::size_t shown_settings = 10;
+
+bool is_for_gpus(const PlanTable& table) { return !is_host(table.model->device().kind); }
 
 struct Strategy {
   const Placement* placement;
@@ -39,7 +42,7 @@ std::vector<Strategy> strategies_to_try(const PlanTableOptions& o) {
 /// The places that differ on this kind of device; the device first.
 std::vector<StatePlaces> places_to_try(const PlanTable& table) {
   std::vector<StatePlaces> all = {{}};
-  if (is_host(table.model->device().kind)) return all;
+  if (!is_for_gpus(table)) return all;
   all.push_back({nullptr, &spaces::host, &spaces::host});
   all.push_back({&spaces::host, &spaces::host, &spaces::host});
   if (const StatePlaces& own = table.options.train.sharding.plan.places; own.on_disk()) all.push_back(own);
@@ -125,10 +128,7 @@ class Search {
     std::ranges::stable_sort(fitting_, {}, key);
     if (fitting_.size() > shown_settings) fitting_.resize(shown_settings);
     tuning_.best = std::move(fitting_);
-    if (!tuning_.best.empty()) {
-      tuning_.nearest.reset();
-      tuning_.bottlenecks = bottlenecks_of_chosen(make_plan_table(with(options_, tuning_.best.front())));
-    }
+    if (!tuning_.best.empty()) tuning_.nearest.reset();
     tuning_.seconds = timer.seconds();
     return std::move(tuning_);
   }
@@ -155,7 +155,6 @@ class Search {
   bool try_memory(const PlanTable& start, TunedOptions tuned) {
     tuning_.combinations += 4 * places_.size();
     const PlanOptions& plan = options_.train.sharding.plan;
-    const bool on_host = is_host(start.model->device().kind);
     bool some_fit = false;
     for (const StatePlaces& places : places_) {
       tuned.places = places;
@@ -164,7 +163,8 @@ class Search {
         tuned.offloaded_inputs = recompute == Recompute::all_from_host ? all_inputs : 0;
         if (recomputes_all(tuned))
           tuned.checkpoint_policy = plan.checkpoint_policy, tuned.checkpoint_every = plan.checkpoint_every;
-        if (tuned.offloaded_inputs > 0 && (on_host || plan.checkpoint_policy == CheckpointPolicy::selective)) continue;
+        if (tuned.offloaded_inputs > 0 && (!is_for_gpus(start) || plan.checkpoint_policy == CheckpointPolicy::selective))
+          continue;
         if (!try_one(start, tuned)) continue;
         some_fit = true;
         if (recompute == Recompute::none && !places.any()) return true;
@@ -206,7 +206,7 @@ class Search {
     return true;
   }
 
-  /// Returns how many times the memory that there is the options need.
+  /// Returns the memory that the options need, divided by the limit.
   double excess(const TunedOptions& t) const {
     const auto share = [](std::size_t needed, std::size_t limit) {
       return limit == 0 ? 0 : static_cast<double>(needed) / static_cast<double>(limit);
@@ -278,7 +278,7 @@ std::string settings_table(const PlanTable& table, const Tuning& tuning) {
 
 std::string job_lines(const PlanTable& table, const std::string& options) {
   const PlanTableOptions& o = table.options;
-  const bool on_gpus = !is_host(table.model->device().kind);
+  const bool on_gpus = is_for_gpus(table);
   return format(
       "the lines of slurm/{}.sbatch to change (docs/slurm.md); your other options go to OPTIONS or CONFIG:\n"
       "#SBATCH --nodes={}\n#SBATCH --ntasks-per-node={}\n{}OPTIONS=({}--precision {} {})\n",
@@ -292,30 +292,37 @@ double tokens_of_update(const PlanTable& table, const TunedOptions& t) {
          table.options.cluster.ranks();
 }
 
-std::string describe(const TrainingCost& c) {
-  const char* const device = c.on_gpus ? "GPU" : "node";
-  return wrapped(format("{} tokens: {:.0f} updates, {:.1f} hours ({:.1f} days), {:.0f} {} hours{}{}", format_count(c.tokens),
-                        c.updates, c.hours, c.hours / 24, c.device_hours, device,
-                        c.kwh > 0 ? format(", {:.0f} kWh of GPUs at their power limit of {:.0f} W", c.kwh, c.watts) : "",
-                        c.price > 0 ? format(", cost {:.2f} at {:g} for a {} hour", c.cost, c.price, device) : "")) +
+std::string describe(const PlanTable& table, const TrainingCost& c) {
+  const PlanTableOptions& o = table.options;
+  const char* const device = is_for_gpus(table) ? "GPU" : "node";
+  return wrapped(
+             format("{} tokens: {:.0f} updates, {:.1f} hours ({:.1f} days), {:.0f} {} hours{}{}", format_count(o.tokens),
+                    c.updates, c.hours, c.hours / 24, c.device_hours, device,
+                    c.kwh > 0 ? format(", {:.0f} kWh of GPUs at their power limit of {:.0f} W", c.kwh, table.rates->watts) : "",
+                    o.price > 0 ? format(", cost {:.2f} at {:g} for a {} hour", c.cost, o.price, device) : "")) +
          format("\nOnly the time of updates is counted, without saves, validation and reading data{}.\n",
                 c.kwh > 0 ? "; kWh without hosts and cooling" : "");
 }
 
-std::string describe(const PlanTable& table, const Tuning& tuning) {
+/// Notes about the best; those about all predictions are with the table of strategies.
+std::vector<std::string> notes_of(const PlanTable& table, const Tuning& tuning) {
+  if (tuning.best.empty()) return {};
+  return memory_notes(table, "the best", tuning.best.front().memory);
+}
+
+std::string describe(const PlanTable& table, const Tuning& tuning, const Bottlenecks& bottlenecks) {
   const PlanTableOptions& o = table.options;
   const std::string limit =
       format_bytes(static_cast<double>(o.memory_limit)) +
       (o.host_memory > 0 ? format(" and {} of a host", format_bytes(static_cast<double>(o.host_memory))) : "");
   const std::size_t T = o.train.sharding.batch.T;
   std::string text =
-      wrapped(format("tried {} combinations in {:.1f} s: planned {}, simulated {} that fit{}", tuning.combinations,
-                     tuning.seconds, tuning.planned, tuning.predicted,
-                     tuning.planned < tuning.combinations ? "; the others only do more work than one of these" : "")) +
+      wrapped(format("of {} combinations, planned {} and simulated {} that fit, in {:.1f} s{}", tuning.combinations,
+                     tuning.planned, tuning.predicted, tuning.seconds,
+                     tuning.planned < tuning.combinations ? "; the others are impossible or only do more work" : "")) +
       "\n" +
-      wrapped(o.keeps_update ? format("held constant: {} sequences of {} tokens per update, and all options "
-                                      "that the table does not show",
-                                      o.train.total_batch_size, T)
+      wrapped(o.keeps_update ? format("held constant: {} of {} tokens per update, and all options that the table does not show",
+                                      plural(o.train.total_batch_size, "sequence"), T)
                              : format("held constant: sequences of {} tokens, one micro-batch per update, and "
                                       "all options that the table does not show; give --total-batch-size to "
                                       "hold the tokens of an update",
@@ -325,7 +332,8 @@ std::string describe(const PlanTable& table, const Tuning& tuning) {
     if (!tuning.nearest)
       return text + "nothing can be planned (every batch size is refused); change --tokens-per-sample or the batch\n";
     return text +
-           wrapped(format("nothing fits {}: the nearest, {}, needs {}; give more ranks, a smaller --tokens-per-sample or "
+           wrapped(format("nothing fits {}: the combination that exceeds it least, {}, needs {}; give more ranks, a smaller "
+                          "--tokens-per-sample or "
                           "more memory",
                           limit, line_of(words_of(*tuning.nearest)), describe_memory(table, *tuning.nearest))) +
            "\n";
@@ -340,17 +348,23 @@ std::string describe(const PlanTable& table, const Tuning& tuning) {
       "\n" +
       wrapped(format("the best changes: {}", changes_between(words_of(own), words_of(best))) +
               (own.fits ? format("; {:+.0f} % tokens/s", 100 * (best.tokens_per_second / own.tokens_per_second - 1)) : "")) +
-      "\n" + describe(tuning.bottlenecks) + "\nits options, in place of yours:\n" + options + "\n" + job_lines(table, options);
-  if (o.tokens > 0) text += "\n" + describe(training_cost(table, best.step.total, tokens_of_update(table, best)));
+      "\n" + text_of(notes_of(table, tuning)) + describe(bottlenecks) + "\nits options, in place of yours:\n" + options + "\n" +
+      job_lines(table, options);
+  if (o.tokens > 0) text += "\n" + describe(table, training_cost(table, best.step.total, tokens_of_update(table, best)));
   return text;
 }
 
-nlohmann::json to_json(const TrainingCost& c) {
+nlohmann::json to_json(const PlanTable& table, const TrainingCost& c) {
+  const bool on_gpus = is_for_gpus(table);
   const auto known = [](double x) { return x > 0 ? nlohmann::json(x) : nlohmann::json(); };
-  return {{"tokens", c.tokens},      {"updates", c.updates},
-          {"hours", c.hours},        {c.on_gpus ? "gpu_hours" : "node_hours", c.device_hours},
-          {"gpu_kwh", known(c.kwh)}, {"gpu_watts", known(c.watts)},
-          {"price", known(c.price)}, {"cost", known(c.cost)}};
+  return {{"tokens", table.options.tokens},
+          {"updates", c.updates},
+          {"hours", c.hours},
+          {on_gpus ? "gpu_hours" : "node_hours", c.device_hours},
+          {"gpu_kwh", known(c.kwh)},
+          {"gpu_watts", known(on_gpus ? table.rates->watts : 0)},
+          {"price", known(table.options.price)},
+          {"cost", known(c.cost)}};
 }
 
 nlohmann::json to_json(const PlanTable& table, const TunedOptions& t) {
@@ -382,29 +396,29 @@ nlohmann::json to_json(const PlanTable& table, const Tuning& tuning) {
           {"keeps_tokens_of_update", table.options.keeps_update},
           {"own", to_json(table, tuning.own)},
           {"best", best},
+          {"notes", notes_of(table, tuning)},
           {"nearest", tuning.nearest ? to_json(table, *tuning.nearest) : nlohmann::json()}};
 }
 
-/// What to tell about: the best options of a search or, without one, the chosen strategy; nothing without predictions.
+/// What to tell about: the best options of a search or, without one, those of the user.
 struct Use {
   std::optional<Tuning> tuning = {};
-  Bottlenecks bottlenecks = {};
   std::optional<TunedOptions> options = {};  // none if nothing fits
+  Bottlenecks bottlenecks = {};              // of `options`
 };
+/// Requires table.predicts().
 Use use_of(const PlanTable& table) {
-  if (!table.predicts()) {
-    const PlanTableOptions& o = table.options;
-    if (!o.tune && o.tokens == 0) return {};
-    throw UserError(format("--{} needs predicted times{}", o.tune ? "tune" : "tokens",
-                           table.rates ? ", and the time of the disk is unknown; give --nvme-bandwidth R,W"
-                                       : "; give --gpu NAME or --measured FILE, or leave it out"));
+  Use use;
+  if (!table.options.tune) {
+    use.options = own_options(table), use.bottlenecks = bottlenecks_of_chosen(table);
+    return use;
   }
-  if (table.options.tune && table.options.memory_limit == 0)
-    throw UserError("--tune has no memory to fit (a plan has no device); give --memory-limit or --gpu");
-  if (!table.options.tune) return {{}, bottlenecks_of_chosen(table), own_options(table)};
-  Use use{tune(table), {}, {}};
-  use.bottlenecks = use.tuning->bottlenecks;
-  if (!use.tuning->best.empty()) use.options = use.tuning->best.front();
+  use.tuning = tune(table);
+  if (use.tuning->best.empty()) return use;
+  use.options = use.tuning->best.front();
+  PlanTable best = start_plan_table(with(table.options, *use.options));
+  best.rows.push_back(plan_strategy(best, *use.options->placement));
+  use.bottlenecks = bottlenecks_of_chosen(best);
   return use;
 }
 
@@ -434,32 +448,32 @@ Words words_of(const TunedOptions& t) {
 
 TrainingCost training_cost(const PlanTable& table, double seconds, double tokens_of_update) {
   const PlanTableOptions& o = table.options;
+  const bool on_gpus = is_for_gpus(table);
   TrainingCost c;
-  c.tokens = o.tokens, c.updates = std::ceil(o.tokens / tokens_of_update);
-  c.on_gpus = !is_host(table.model->device().kind);
+  c.updates = std::ceil(o.tokens / tokens_of_update);
   c.hours = c.updates * seconds / 3600;
-  c.device_hours = c.hours * (c.on_gpus ? o.cluster.ranks() : o.cluster.nodes);
-  if (c.on_gpus) c.watts = table.rates->watts, c.kwh = c.device_hours * c.watts / 1000;
-  c.price = o.price, c.cost = c.device_hours * o.price;
+  c.device_hours = c.hours * (on_gpus ? o.cluster.ranks() : o.cluster.nodes);
+  if (on_gpus) c.kwh = c.device_hours * table.rates->watts / 1000;
+  c.cost = c.device_hours * o.price;
   return c;
 }
 
 std::string describe_use(const PlanTable& table) {
-  const Use use = use_of(table);
   if (!table.predicts()) return "";
-  if (use.tuning) return "\n" + describe(table, *use.tuning);
+  const Use use = use_of(table);
+  if (use.tuning) return "\n" + describe(table, *use.tuning, use.bottlenecks);
   const TunedOptions& own = *use.options;
   return format("\nthe chosen options, {}:\n", line_of(words_of(own))) + describe(use.bottlenecks) +
-         (table.options.tokens > 0 ? describe(training_cost(table, own.step.total, tokens_of_update(table, own))) : "");
+         (table.options.tokens > 0 ? describe(table, training_cost(table, own.step.total, tokens_of_update(table, own))) : "");
 }
 
 nlohmann::json use_json(const PlanTable& table) {
-  const Use use = use_of(table);
   if (!table.predicts()) return nlohmann::json::object();
+  const Use use = use_of(table);
   nlohmann::json json = to_json(use.bottlenecks);
   if (use.tuning) json["tuning"] = to_json(table, *use.tuning);
   if (table.options.tokens > 0 && use.options)
-    json["training"] = to_json(training_cost(table, use.options->step.total, tokens_of_update(table, *use.options)));
+    json["training"] = to_json(table, training_cost(table, use.options->step.total, tokens_of_update(table, *use.options)));
   return json;
 }
 

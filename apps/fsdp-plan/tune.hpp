@@ -1,5 +1,5 @@
-// fsdp-plan --tune: searches the options with which the predicted training is fastest and a rank's memory suffices. And what
-// training on --tokens takes and costs.
+// fsdp-plan --tune: searches the options that are fastest by prediction and fit the memory. Also computes the hours, energy and
+// cost of --tokens.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,8 @@
 
 namespace fsdp {
 
-/// No block; the fewest first blocks with which it fits; all (--checkpoint-activations); all, with their inputs on the host.
+/// none: no block. fewest: the fewest first blocks with which it fits. all: --checkpoint-activations. all_from_host: all
+/// blocks, with their inputs in host memory.
 enum class Recompute { none, fewest, all, all_from_host };
 
 /// A combination of the options that the search varies, and its prediction.
@@ -41,13 +42,12 @@ struct Tuning {
   std::optional<TunedOptions> nearest;  // what exceeds the memory least, if nothing fits
   TunedOptions own;                     // the options of the user
   std::size_t combinations = 0;         // in all
-  std::size_t planned = 0;              // of these, planned for their memory; the others do more work than one of these
+  std::size_t planned = 0;              // of these, planned; the others are impossible or only do more work
   std::size_t predicted = 0;            // of these, simulated
   double seconds = 0;                   // of the search
-  Bottlenecks bottlenecks;              // of best[0]
 };
 
-/// Tries all combinations. Held constant: the sequence length, all options that are not in TunedOptions and, if
+/// Searches all combinations. Held constant: the sequence length, all options that are not in TunedOptions and, if
 /// options.keeps_update, the tokens of an update. Without it, an update has one micro-batch, of 1, 2, 4, ... sequences.
 /// Requires table.predicts() and a memory limit. Deterministic.
 Tuning tune(const PlanTable& table);
@@ -56,18 +56,16 @@ std::vector<std::pair<std::string, std::string>> words_of(const TunedOptions& tu
 
 /// What training on a number of tokens takes.
 struct TrainingCost {
-  double tokens = 0, updates = 0, hours = 0;
-  double device_hours = 0;      // of GPUs; without GPUs, of nodes
-  double kwh = 0;               // of the GPUs at their power limit; 0: unknown
-  double cost = 0;              // 0: without a price
-  double price = 0, watts = 0;  // of an hour of a device; of a GPU
-  bool on_gpus = true;
+  double updates = 0, hours = 0;
+  double device_hours = 0;  // of GPUs; without GPUs, of nodes
+  double kwh = 0;           // of the GPUs at their power limit; 0 without GPUs
+  double cost = 0;          // 0: without a price
 };
 /// `seconds` and `tokens_of_update` are those of an update of all ranks.
 TrainingCost training_cost(const PlanTable& table, double seconds, double tokens_of_update);
 
 /// Returns the lines of --tune, or those of --tokens and of the critical path for the chosen strategy; an empty string if
-/// there are no predictions. Throws UserError if --tune or --tokens needs some.
+/// there are no predictions.
 std::string describe_use(const PlanTable& table);
 /// The same as an object for --json; empty if there are no predictions.
 nlohmann::json use_json(const PlanTable& table);

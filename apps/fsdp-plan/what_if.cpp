@@ -1,6 +1,8 @@
 #include "fsdp-plan/what_if.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 #include <map>
 
 #include <nlohmann/json.hpp>
@@ -36,13 +38,11 @@ constexpr Change changes_to_try[] = {
 
 using Times = std::map<std::string, double>;
 
-/// Seconds of the work on the critical path of an update, which has at most three micro-batches.
-Times path_of(const Transformer& model, const ShardingOptions& options, MeshShape mesh, const Cluster& cluster,
-              const Rates& rates, const DiskRates& disk) {
+/// Seconds of the work on the critical path of an update.
+Times path_of(const std::vector<SimulatedOperation>& operations, MeshShape mesh, const Cluster& cluster) {
   constexpr const char* collectives[] = {"all-gathers", "reduce-scatters", "all-reduces"};
-  const UpdateSimulation simulation(model, options, mesh, cluster);
   Times times;
-  for (const SimulatedOperation& simulated : simulation.operations(rates, disk)) {
+  for (const SimulatedOperation& simulated : operations) {
     if (!simulated.is_critical) continue;
     const Operation& op = *simulated.operation;
     const CostTime& work = simulated.work;
@@ -85,12 +85,9 @@ Bottlenecks find_bottlenecks(const Transformer& model, const ShardingOptions& op
   Bottlenecks out;
   if (slow.rank < 0) {
     const std::size_t K = options.plan.micro_batches;
-    ShardingOptions fewer = options;
-    fewer.plan.micro_batches = std::min<std::size_t>(K, 3);
-    Times times = path_of(model, fewer, mesh, cluster, rates, disk);
+    Times times = path_of(simulation.operations(rates, disk, std::min<std::size_t>(K, 3)), mesh, cluster);
     if (K > 3) {  // further micro-batches are like the third
-      fewer.plan.micro_batches = 2;
-      Times two = path_of(model, fewer, mesh, cluster, rates, disk);
+      Times two = path_of(simulation.operations(rates, disk, 2), mesh, cluster);
       for (auto& [work, seconds] : times) seconds = std::max(0.0, seconds + static_cast<double>(K - 3) * (seconds - two[work]));
     }
     times["host"] += rates.update;
@@ -115,7 +112,8 @@ std::string describe(const Bottlenecks& b) {
   const std::string gains =
       listed(b.changes, &WhatIf::gain, [](const WhatIf& w) { return format("{} {:+.0f} %", w.change, 100 * w.gain); });
   return (path.empty() ? "" : wrapped(format("the critical path of an update: {}", path)) + "\n") +
-         wrapped(format("tokens/s with one thing changed: {}", gains.empty() ? "nothing brings 1 %" : gains)) + "\n";
+         wrapped(format("tokens/s with one thing changed: {}", gains.empty() ? "no change brings half a percent" : gains)) +
+         "\n";
 }
 
 nlohmann::json to_json(const Bottlenecks& b) { return {{"critical_path", b.path}, {"what_if", b.changes}}; }

@@ -1147,6 +1147,8 @@ void add_rehearsal_options(OptionTable& table, RehearsalOptions& o) {
     for (const char* name : {"nodes", "ranks-per-node", "gpu", "network", "time", "rehearse-width", "rehearse-limit"})
       require(read.given(name), name, o.asked, "--rehearse");
     require(read.given("network"), "network", o.gpu != nullptr, "--gpu");
+    if (read.given("network") && o.nodes == 1)
+      throw UserError("--network changes nothing on one node (it connects nodes); give --nodes, or leave it out");
   });
 }
 

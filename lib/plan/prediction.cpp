@@ -198,8 +198,9 @@ StepPrediction UpdateSimulation::predict(const Rates& rates, const DiskRates& di
   return step;
 }
 
-std::vector<SimulatedOperation> UpdateSimulation::operations(const Rates& rates, const DiskRates& disk) const {
-  const Planned& planned = planned_.front();
+std::vector<SimulatedOperation> UpdateSimulation::operations(const Rates& rates, const DiskRates& disk,
+                                                             std::size_t micro_batches) const {
+  const Planned& planned = micro_batches == 3 ? planned_.back() : planned_.front();
   const Simulated simulated = simulate(planned, rates, disk, {});
   std::vector<char> is_critical(simulated.tasks.size());
   for (const int task : critical_path(simulated.times)) is_critical[static_cast<std::size_t>(task)] = true;

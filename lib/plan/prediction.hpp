@@ -61,8 +61,10 @@ class UpdateSimulation {
 
   /// `rates.network` must have ports if the cluster has several nodes. `disk` must be known if state is in a file.
   StepPrediction predict(const Rates& rates, const DiskRates& disk = {}, SlowRank slow = {}) const;
-  /// The operations of an update with at most two micro-batches, in the order of the plan. They live as long as this object.
-  std::vector<SimulatedOperation> operations(const Rates& rates, const DiskRates& disk = {}) const;
+  /// The operations of an update with at most `micro_batches` (2 or 3), in the order of the plan. They live as long as this
+  /// object.
+  std::vector<SimulatedOperation> operations(const Rates& rates, const DiskRates& disk = {},
+                                             std::size_t micro_batches = 2) const;
 
   /// Returns the tokens per second of all ranks.
   double tokens_per_second(const StepPrediction& step) const;

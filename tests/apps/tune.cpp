@@ -155,7 +155,7 @@ BOOST_AUTO_TEST_CASE(nothing_fits) {
   PlanTableOptions options = options_of({"--tune", "--tokens", "1e9"});
   options.memory_limit = std::size_t{1} << 30;
   const PlanTable table = make_plan_table(options);
-  CHECK_CONTAINS(describe_use(table), "nothing fits 1.00 GiB: the nearest");
+  CHECK_CONTAINS(describe_use(table), "nothing fits 1.00 GiB: the combination that exceeds it least");
   const nlohmann::json json = use_json(table);
   BOOST_TEST(json["tuning"]["best"].empty());
   BOOST_TEST(json["tuning"]["nearest"]["memory"] == tuning.nearest->memory);
