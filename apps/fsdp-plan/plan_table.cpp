@@ -326,7 +326,8 @@ std::vector<TaskTime> times_of_chosen(const PlanTable& table, bool recompute) {
   ShardingOptions options = options_of_chosen(table, recompute);
   options.plan.micro_batches = std::min<std::size_t>(2, options.plan.micro_batches);  // as in plan_of_chosen()
   const UpdateSimulation simulation(*row.variant(recompute).model, options, row.mesh, table.options.cluster);
-  for (const SimulatedOperation& one : simulation.operations(*table.rates, table.options.disk())) times.push_back(one.time);
+  for (const SimulatedOperation& one : simulation.operations(*table.rates, table.options.disk(), table.options.slow))
+    times.push_back(one.time);
   return times;
 }
 

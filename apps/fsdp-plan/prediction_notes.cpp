@@ -39,7 +39,7 @@ std::vector<std::string> prediction_notes(const PlanTable& table) {
     if (options.slow.rank >= 0)
       notes.push_back(
           format("{}: because rank {} takes {:g} times as long to compute, an update takes {:.1f} ms instead of "
-                 "{:.1f} ms ({:+.1f} %).",
+                 "{:.1f} ms ({:+.1f} %). The parts of an update are those of this rank.",
                  name, options.slow.rank, options.slow.factor, 1e3 * variant.step.total,
                  1e3 * variant.seconds_without_slow_rank, 100 * (variant.step.total / variant.seconds_without_slow_rank - 1)));
   }

@@ -83,19 +83,17 @@ Bottlenecks find_bottlenecks(const Transformer& model, const ShardingOptions& op
   const UpdateSimulation simulation(model, options, mesh, cluster);
   const double total = simulation.predict(rates, disk, slow).total;
   Bottlenecks out;
-  if (slow.rank < 0) {
-    const std::size_t K = options.plan.micro_batches;
-    Times times = path_of(simulation.operations(rates, disk, std::min<std::size_t>(K, 3)), mesh, cluster);
-    if (K > 3) {  // further micro-batches are like the third
-      Times two = path_of(simulation.operations(rates, disk, 2), mesh, cluster);
-      for (auto& [work, seconds] : times) seconds = std::max(0.0, seconds + static_cast<double>(K - 3) * (seconds - two[work]));
-    }
-    times["host"] += rates.update;
-    double sum = 0;
-    for (const auto& [work, seconds] : times) sum += seconds;
-    for (const auto& [work, seconds] : times)
-      if (seconds > 0) out.path.push_back({work, seconds / sum});
+  const std::size_t K = options.plan.micro_batches;
+  Times times = path_of(simulation.operations(rates, disk, slow, std::min<std::size_t>(K, 3)), mesh, cluster);
+  if (K > 3) {  // further micro-batches are like the third
+    Times two = path_of(simulation.operations(rates, disk, slow, 2), mesh, cluster);
+    for (auto& [work, seconds] : times) seconds = std::max(0.0, seconds + static_cast<double>(K - 3) * (seconds - two[work]));
   }
+  times["host"] += rates.update;
+  double sum = 0;
+  for (const auto& [work, seconds] : times) sum += seconds;
+  for (const auto& [work, seconds] : times)
+    if (seconds > 0) out.path.push_back({work, seconds / sum});
   for (const Change& change : changes_to_try) {
     Rates changed = rates;
     change.apply(changed);

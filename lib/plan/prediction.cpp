@@ -42,7 +42,7 @@ struct UpdateSimulation::Simulated {
   StepPrediction step;
   std::vector<Task> tasks;
   std::vector<TaskTime> times;
-  std::vector<int> of_operation;          // the task of each operation, of the usual ranks
+  std::vector<int> of_operation;          // the task of each operation, of the slow rank if there is one
   std::vector<CostTime> work;             // of each operation
   std::vector<std::vector<int>> waiting;  // what `tasks` wait for
 };
@@ -90,13 +90,14 @@ UpdateSimulation::Simulated UpdateSimulation::simulate(const Planned& planned, c
     return (op.stream == StreamId::compute || rates.queues == Queues::one) && op.kind->part != UpdatePart::transfer;
   };
   out.work.resize(plan.update.size());
-  /// Returns the seconds of an operation that is not a collective. Adds them to `step` if the compute stream runs it.
+  /// Returns the seconds of an operation that is not a collective, on a usual rank. Adds those of the slow rank, if there is
+  /// one, to `step` if the compute stream runs the operation.
   const auto compute = [&](std::size_t i) {
     const Operation& op = plan.update[i];
     if (op.kind->part == UpdatePart::transfer) return copy(op);
     CostTime& time = out.work[i] = time_of(planned.costs[i], rates, is_optimizer(op) ? rates.optimizer : rates.memory);
     for (double CostTime::*part : {&CostTime::products, &CostTime::attention, &CostTime::memory, &CostTime::total})
-      time.*part *= spread;
+      time.*part *= spread * slow.factor;
     if (computes(op)) {
       if (is_optimizer(op))
         step.optimizer += time.total;
@@ -107,13 +108,13 @@ UpdateSimulation::Simulated UpdateSimulation::simulate(const Planned& planned, c
         step.products += time.products, step.attention += time.attention,
             step.memory_bound += time.total - time.products - time.attention;
     }
-    return time.total;
+    return time.total / slow.factor;
   };
 
-  std::map<CollectiveUse, double> transfers;  // equal collectives take the same time
+  std::map<CollectiveUse, CollectiveTime> transfers;  // equal collectives take the same time
   const auto transfer = [&](const CollectiveUse& use) {
-    const auto [found, is_new] = transfers.try_emplace(use, 0.0);
-    if (is_new) found->second = collective_seconds(use, mesh_, cluster_, rates);
+    const auto [found, is_new] = transfers.try_emplace(use);
+    if (is_new) found->second = time_of(use, mesh_, cluster_, rates);
     return found->second;
   };
   std::array<RingGroup, group_axes.size()> groups;
@@ -150,9 +151,10 @@ UpdateSimulation::Simulated UpdateSimulation::simulate(const Planned& planned, c
     bool together = false;  // both classes take part
     if (const auto& use = planned.uses[i]) {
       const RingGroup& group = groups[static_cast<std::size_t>(use->axis)];
-      task.length = transfer(*use);
+      const CollectiveTime time = transfer(*use);
+      task.length = time.seconds;
       task.link = group.ranks > 1 ? link_of(use->axis) : -1;
-      task.slows = task.length > 0 && rates.queues != Queues::one ? interference_of(group, rates) : 0;
+      task.slows = task.length > 0 && rates.queues != Queues::one ? time.slows : 0;
       step.communication += task.length;
       together = group.ranks > 1 && (one_shard_group || use->axis != GroupAxis::shard);
     } else {
@@ -173,16 +175,17 @@ UpdateSimulation::Simulated UpdateSimulation::simulate(const Planned& planned, c
   }
   for (std::size_t i = 0; i < out.tasks.size(); ++i) out.tasks[i].waits = out.waiting[i];
   out.times = schedule(out.tasks);
+  std::vector<int>& reported = has_slow ? slow_tasks : usual_tasks;
   double busy = 0;
   for (std::size_t i = 0; i < plan.update.size(); ++i) {
     if (planned.uses[i] || !computes(plan.update[i])) continue;
-    const auto t = static_cast<std::size_t>(usual_tasks[i]);
+    const auto t = static_cast<std::size_t>(reported[i]);
     const double length = out.times[t].end - out.times[t].begin;
     busy += length, step.slowed += std::max(0.0, length - out.tasks[t].length);
   }
   for (const TaskTime& time : out.times) step.total = std::max(step.total, time.end);
   step.exposed = step.total - busy;
-  out.of_operation = std::move(usual_tasks);
+  out.of_operation = std::move(reported);
   return out;
 }
 
@@ -198,10 +201,10 @@ StepPrediction UpdateSimulation::predict(const Rates& rates, const DiskRates& di
   return step;
 }
 
-std::vector<SimulatedOperation> UpdateSimulation::operations(const Rates& rates, const DiskRates& disk,
+std::vector<SimulatedOperation> UpdateSimulation::operations(const Rates& rates, const DiskRates& disk, SlowRank slow,
                                                              std::size_t micro_batches) const {
   const Planned& planned = micro_batches == 3 ? planned_.back() : planned_.front();
-  const Simulated simulated = simulate(planned, rates, disk, {});
+  const Simulated simulated = simulate(planned, rates, disk, slow);
   std::vector<char> is_critical(simulated.tasks.size());
   for (const int task : critical_path(simulated.times)) is_critical[static_cast<std::size_t>(task)] = true;
   std::vector<SimulatedOperation> out;

@@ -28,7 +28,7 @@ struct SlowRank {
   double factor = 1;
 };
 
-/// Seconds of one update on one rank.
+/// Seconds of one update on one rank: the slow one, if there is one.
 struct StepPrediction {
   double total = 0;
   // On the compute stream; with `slowed`, `exposed` and `host` they add up to `total`. The first three are of forward and
@@ -63,7 +63,7 @@ class UpdateSimulation {
   StepPrediction predict(const Rates& rates, const DiskRates& disk = {}, SlowRank slow = {}) const;
   /// The operations of an update with at most `micro_batches` (2 or 3), in the order of the plan. They live as long as this
   /// object.
-  std::vector<SimulatedOperation> operations(const Rates& rates, const DiskRates& disk = {},
+  std::vector<SimulatedOperation> operations(const Rates& rates, const DiskRates& disk = {}, SlowRank slow = {},
                                              std::size_t micro_batches = 2) const;
 
   /// Returns the tokens per second of all ranks.

@@ -65,8 +65,13 @@ Rates rates_of(const GpuFigures& gpu, const Transformer& model, DType type, cons
   if (type != DType::f32 && model.device().cudnn_head_size >= model.config().head_size) {
     attention = cudnn_attention(gpu.architecture, peak);
   } else {
-    attention = {{}, {}, 1.45, "170 (heads of 64) and 178 (128) of 989 TFLOP/s on an H200"};
-    attention.head_64.fill(170 / 989.5 * peak), attention.head_128.fill(178 / 989.5 * peak);
+    attention = {{115, 156, 189, 189, 189, 189},
+                 {104, 139, 163, 181, 181, 181},
+                 1.45,
+                 "our kernels on an H200 at 1k and 2k tokens (heads of 64) and 4k (128), by the peak; shorter sequences by the "
+                 "curve of FlashAttention-2"};
+    for (auto* const table : {&attention.head_64, &attention.head_128})
+      for (double& rate : *table) rate *= peak / 989.5;
   }
   for (auto* const table : {&attention.head_64, &attention.head_128})
     for (double& rate : *table) rate *= power;
@@ -180,11 +185,11 @@ double ring_bandwidth(const RingGroup& group, const Rates& rates) {
   return std::min<double>(rates.ring, port_bandwidth(group, rates) * std::pow(group.nodes / 2.0, -rates.network.decay));
 }
 
-double collective_seconds(const CollectiveUse& use, MeshShape mesh, const Cluster& cluster, const Rates& rates) {
+CollectiveTime time_of(const CollectiveUse& use, MeshShape mesh, const Cluster& cluster, const Rates& rates) {
   const RingGroup group = ring_group(use.axis, mesh, cluster);
-  if (group.ranks == 1) return 0;
+  if (group.ranks == 1) return {};
   if (rates.shared_memory > 0 && group.nodes == 1)
-    return touched_bytes(use, static_cast<std::size_t>(group.ranks)) / rates.shared_memory;
+    return {touched_bytes(use, static_cast<std::size_t>(group.ranks)) / rates.shared_memory, rates.interference};
   // An all-reduce is two passes. NCCL does short ones by a tree of nodes, with a chain in each node.
   const bool reduces_all = use.kind == Collective::all_reduce;
   const double passes = reduces_all ? 2 : 1, on_node = static_cast<double>(group.ranks) / group.nodes,
@@ -195,23 +200,25 @@ double collective_seconds(const CollectiveUse& use, MeshShape mesh, const Cluste
                             ? 0
                             : rates.copies * static_cast<double>(use.buffer_bytes(static_cast<std::size_t>(group.ranks))) /
                                   static_cast<double>(use.element_bytes) / rates.memory;
-  const double sent = use.kind == Collective::all_reduce && rates.all_reduce_bytes > 0
-                          ? passes * rates.all_reduce_bytes * static_cast<double>(use.count) * (group.ranks - 1) / group.ranks
-                          : static_cast<double>(use.sent_bytes(static_cast<std::size_t>(group.ranks)));
-  if (use.kind == Collective::all_gather || cluster.sum_order == SumOrder::library)
-    return latency + sent / ring_bandwidth(group, rates) + copied;
+  // Half of the interference is the multiprocessors that NCCL's channels hold. The other half is the traffic in memory, in
+  // proportion to the rate of the links in a node: `busy` is 1 if they limit the collective.
+  const auto time = [&](double moving, double busy) {
+    return CollectiveTime{latency + moving + copied, rates.interference * (0.5 + 0.5 * busy)};
+  };
+  if (use.kind == Collective::all_gather || cluster.sum_order == SumOrder::library) {
+    const double sent = reduces_all && rates.all_reduce_bytes > 0
+                            ? passes * rates.all_reduce_bytes * static_cast<double>(use.count) * (group.ranks - 1) / group.ranks
+                            : static_cast<double>(use.sent_bytes(static_cast<std::size_t>(group.ranks)));
+    return time(sent / ring_bandwidth(group, rates),
+                group.nodes == 1 ? 1 : std::min(1.0, port_bandwidth(group, rates) / rates.ring));
+  }
   // Sums in canonical order: messages from rank to rank.
   const ClusterTraffic traffic = traffic_of_cluster({use}, mesh, cluster);
-  const double of_node = traffic.out_of_node == 0 ? 0
+  const double of_rank = static_cast<double>(traffic.rank.total()) / rates.ring,
+               of_node = traffic.out_of_node == 0 ? 0
                                                   : static_cast<double>(traffic.out_of_node) /
                                                         (rates.network_share * rates.network.node_bandwidth());
-  return latency + std::max(static_cast<double>(traffic.rank.total()) / rates.ring, of_node) + copied;
-}
-
-double interference_of(const RingGroup& group, const Rates& rates) {
-  // Half of it is the multiprocessors that NCCL's channels hold, and half the traffic in memory.
-  const double rate = group.nodes == 1 ? 1 : std::min(1.0, port_bandwidth(group, rates) / rates.ring);
-  return rates.interference * (0.5 + 0.5 * rate);
+  return time(std::max(of_rank, of_node), of_rank == 0 ? 0 : std::min(1.0, of_rank / of_node));
 }
 
 double slowest_of(int ranks) {

@@ -99,11 +99,12 @@ struct RingGroup {
 RingGroup ring_group(GroupAxis axis, MeshShape mesh, const Cluster& cluster);
 /// Bytes per second of a ring over the group.
 double ring_bandwidth(const RingGroup& group, const Rates& rates);
-/// Returns the seconds of a collective of a group, with NCCL's rings or, for sums in canonical order, with the messages that
-/// traffic.hpp counts.
-double collective_seconds(const CollectiveUse& use, MeshShape mesh, const Cluster& cluster, const Rates& rates);
-/// The part of its rate that computing loses while this collective runs.
-double interference_of(const RingGroup& group, const Rates& rates);
+struct CollectiveTime {
+  double seconds = 0;
+  double slows = 0;  // the part of its rate that computing loses meanwhile
+};
+/// The time of a collective, with NCCL's rings or, for sums in canonical order, with the messages that traffic.hpp counts.
+CollectiveTime time_of(const CollectiveUse& use, MeshShape mesh, const Cluster& cluster, const Rates& rates);
 /// The expected maximum of n standard normal numbers (Blom 1958) less that of 8; 0 for fewer.
 double slowest_of(int ranks);
 
