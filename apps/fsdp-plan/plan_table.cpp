@@ -125,7 +125,7 @@ void settle_predictions(const OptionTable& read, PlanTableOptions& o, const std:
   if (read.given("out") && scaling.empty())
     throw UserError("--out changes nothing without --scaling (it is the folder of its page); give both, or neither");
   if (read.given("gpu-power") && !(o.gpu_power <= o.gpu->watts && o.gpu_power >= o.gpu->watts / 4))
-    throw UserError(format("--gpu-power {:g} is no power limit of the {} ({:g} to {:g} W); correct it", o.gpu_power,
+    throw UserError(format("--gpu-power {} is no power limit of the {} ({:g} to {:g} W); correct it", o.gpu_power,
                            o.gpu->product, o.gpu->watts / 4, o.gpu->watts));
   if (read.given("slow-rank")) o.slow = read_slow_rank(slow, o.cluster.ranks());
   o.scaling = numbers_of_ranks(scaling, most_ranks);
@@ -280,6 +280,11 @@ OptionTable plan_option_table(PlanTableOptions& o) {
   table.then([&o](const OptionTable& given) {
     for (const char* name : {"total-batch-size", "batch-size", "update-freq", "max-tokens"})
       o.keeps_update = o.keeps_update || given.given(name);
+    for (const char* name : {"sharding-strategy", "ddp-backend", "no-reshard-after-forward", "shard-group-size", "batch-size",
+                             "max-tokens", "update-freq", "checkpoint-activations", "checkpoint-policy", "checkpoint-every",
+                             "recompute-num-layers", "offload-activations", "cpu-offloading-num-layers", "attention-backend",
+                             "offload-params", "cpu-offload", "offload-optimizer", "nvme-path", "nvme-bandwidth"})
+      if (given.given(name)) o.varied.push_back(format("--{}", name));
     settle(o);
   });
   table.then([&o, slow, scaling](const OptionTable& read) { settle_predictions(read, o, *slow, *scaling); });
@@ -408,6 +413,15 @@ PlanTable start_plan_table(const PlanTableOptions& options) {
                         .threads = static_cast<double>(options.train.threads),
                         .queues = options.train.cpu.communication_thread ? Queues::thread : Queues::one},
                        options.gpu ? rates_of(*options.gpu, *table.model, type, network, options.gpu_power) : Rates());
+  if (options.gpu && options.gpu->architecture == GpuArchitecture::volta) {
+    if (type == DType::bf16)
+      throw UserError(format("--gpu {} has no bf16 (its compute capability is 7.0, and bf16 needs 8.0); give --precision fp16",
+                             options.gpu->name));
+    table.warnings.push_back(format(
+        "fsdp itself does not run on --gpu {} (its compute capability is 7.0, and fsdp needs 8.0): predictions for it are "
+        "only for comparisons with other programs",
+        options.gpu->name));
+  }
   if (!attention.why.empty()) table.warnings.push_back("attention by the kernels of fsdp: " + attention.why);
   const PlanOptions& wanted = options.train.sharding.plan;
   if (is_host(device.kind) && offloads_to_host(wanted))

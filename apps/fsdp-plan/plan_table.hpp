@@ -30,6 +30,7 @@ struct PlanTableOptions {
   const GpuFigures* gpu = nullptr;  // the GPU to predict times for; null if none
   std::string network;              // between nodes: see read_network(); empty: that of `gpu`
   double gpu_power = 0;             // the power limit in W; 0: the highest
+  std::vector<std::string> varied;  // the given options that --tune replaces: "--batch-size"
   SlowRank slow;
   std::vector<int> scaling;        // other numbers of ranks to predict times for, ascending
   bool keeps_total_batch = false;  // on other numbers of ranks: all ranks together keep train.total_batch_size

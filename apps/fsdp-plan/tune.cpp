@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include <nlohmann/json.hpp>
 
@@ -15,6 +16,8 @@ namespace fsdp {
 namespace {
 
 constexpr std::size_t shown_settings = 10;
+
+using Words = std::vector<std::pair<std::string, std::string>>;
 
 bool is_for_gpus(const PlanTable& table) { return !is_host(table.model->device().kind); }
 
@@ -104,6 +107,16 @@ TunedOptions own_options(const PlanTable& table) {
           .mfu = variant.mfu};
 }
 
+/// The user's options that the search varies, and those that need these, if `best` does not have them.
+std::vector<std::string> left_out(const PlanTableOptions& o, const TunedOptions& best) {
+  const Words words = words_of(best);
+  std::vector<std::string> names;
+  for (const std::string& name : o.varied)
+    if (!std::ranges::count(words, name, &Words::value_type::first) && !(name.starts_with("--nvme-") && best.places.on_disk()))
+      names.push_back(name);
+  return names;
+}
+
 class Search {
  public:
   explicit Search(const PlanTable& table)
@@ -123,12 +136,24 @@ class Search {
     }
     // Of those that differ by a millionth at most, which is rounding, the one with the least memory is first.
     const auto key = [](const TunedOptions& t) {
-      return std::pair(-std::llround(1e6 * std::log(t.tokens_per_second)), t.memory);
+      return std::tuple(-std::llround(1e6 * std::log(t.tokens_per_second)), t.memory, t.on_host);
     };
     std::ranges::stable_sort(fitting_, {}, key);
+    // The fewest blocks can be none or all: then two combinations are the same.
+    const auto same = [&](const TunedOptions& a, const TunedOptions& b) {
+      const auto others = [](const TunedOptions& t) {
+        return std::tuple(t.placement, t.shard_group_size, t.batch_size, t.attention, t.places.parameters, t.places.optimizer);
+      };
+      return key(a) == key(b) && others(a) == others(b);
+    };
+    const auto doubles = std::ranges::unique(fitting_, same);
+    fitting_.erase(doubles.begin(), doubles.end());
     if (fitting_.size() > shown_settings) fitting_.resize(shown_settings);
     tuning_.best = std::move(fitting_);
-    if (!tuning_.best.empty()) tuning_.nearest.reset();
+    if (!tuning_.best.empty()) {
+      tuning_.nearest.reset();
+      tuning_.left_out = left_out(options_, tuning_.best.front());
+    }
     tuning_.seconds = timer.seconds();
     return std::move(tuning_);
   }
@@ -223,8 +248,6 @@ class Search {
   Tuning tuning_;
 };
 
-using Words = std::vector<std::pair<std::string, std::string>>;
-
 std::string line_of(const Words& words) {
   std::string line;
   for (const auto& [name, value] : words) line += (line.empty() ? "" : " ") + name + (value.empty() ? "" : " " + value);
@@ -269,7 +292,9 @@ std::string settings_table(const PlanTable& table, const Tuning& tuning) {
                     : t.recompute == Recompute::fewest ? format("{} of {}", t.recomputed_blocks, blocks)
                                                        : "all",
                     t.attention == AttentionBackend::own ? "own" : "cudnn",
-                    t.offloaded_inputs > 0 ? name_of_places(t.places) + " + inputs" : name_of_places(t.places),
+                    name_of_places(t.places) + (t.offloaded_inputs == 0       ? ""
+                                                : t.offloaded_inputs < blocks ? format(" + {} inputs", t.offloaded_inputs)
+                                                                              : " + inputs"),
                     format("{:.1f}", 1e3 * t.step.total), format("{:.0f}", t.tokens_per_second),
                     format("{:.0f} %", 100 * t.mfu), format_bytes(static_cast<double>(t.memory)),
                     format_bytes(host_memory_of_node(table, t))});
@@ -292,14 +317,18 @@ double tokens_of_update(const PlanTable& table, const TunedOptions& t) {
          table.options.cluster.ranks();
 }
 
-std::string describe(const PlanTable& table, const TrainingCost& c) {
+std::string describe(const PlanTable& table, const TunedOptions& t) {
+  const TrainingCost c = training_cost(table, t.step.total, tokens_of_update(table, t));
   const PlanTableOptions& o = table.options;
   const char* const device = is_for_gpus(table) ? "GPU" : "node";
-  return wrapped(
-             format("{} tokens: {:.0f} updates, {:.1f} hours ({:.1f} days), {:.0f} {} hours{}{}", format_count(o.tokens),
-                    c.updates, c.hours, c.hours / 24, c.device_hours, device,
-                    c.kwh > 0 ? format(", {:.0f} kWh of GPUs at their power limit of {:.0f} W", c.kwh, table.rates->watts) : "",
-                    o.price > 0 ? format(", cost {:.2f} at {:g} for a {} hour", c.cost, o.price, device) : "")) +
+  return wrapped(format(
+             "{} tokens: {:.0f} updates, {:.1f} hours ({:.1f} days), {:.0f} {} hours{}{}{}", format_count(o.tokens), c.updates,
+             c.hours, c.hours / 24, c.device_hours, device,
+             c.kwh > 0 ? format(", {:.0f} kWh of GPUs at their power limit of {:.0f} W", c.kwh, table.rates->watts) : "",
+             o.price > 0 ? format(", cost {:.2f} at {:g} for a {} hour", c.cost, o.price, device) : "",
+             t.fits ? ""
+                    : format("; but this job does not fit {}: a rank needs {}",
+                             format_bytes(static_cast<double>(o.memory_limit)), format_bytes(static_cast<double>(t.memory))))) +
          format("\nOnly the time of updates is counted, without saves, validation and reading data{}.\n",
                 c.kwh > 0 ? "; kWh without hosts and cooling" : "");
 }
@@ -349,15 +378,19 @@ std::string describe(const PlanTable& table, const Tuning& tuning, const Bottlen
       wrapped(format("the best changes: {}", changes_between(words_of(own), words_of(best))) +
               (own.fits ? format("; {:+.0f} % tokens/s", 100 * (best.tokens_per_second / own.tokens_per_second - 1)) : "")) +
       "\n" + text_of(notes_of(table, tuning)) + describe(bottlenecks) + "\nits options, in place of yours:\n" + options + "\n" +
+      (tuning.left_out.empty() ? ""
+                               : wrapped(format("leave out these of yours: {}", fmt::join(tuning.left_out, ", "))) + "\n") +
       job_lines(table, options);
-  if (o.tokens > 0) text += "\n" + describe(table, training_cost(table, best.step.total, tokens_of_update(table, best)));
+  if (o.tokens > 0) text += "\n" + describe(table, best);
   return text;
 }
 
-nlohmann::json to_json(const PlanTable& table, const TrainingCost& c) {
+nlohmann::json training_json(const PlanTable& table, const TunedOptions& t) {
+  const TrainingCost c = training_cost(table, t.step.total, tokens_of_update(table, t));
   const bool on_gpus = is_for_gpus(table);
   const auto known = [](double x) { return x > 0 ? nlohmann::json(x) : nlohmann::json(); };
   return {{"tokens", table.options.tokens},
+          {"fits", t.fits},
           {"updates", c.updates},
           {"hours", c.hours},
           {on_gpus ? "gpu_hours" : "node_hours", c.device_hours},
@@ -396,6 +429,7 @@ nlohmann::json to_json(const PlanTable& table, const Tuning& tuning) {
           {"keeps_tokens_of_update", table.options.keeps_update},
           {"own", to_json(table, tuning.own)},
           {"best", best},
+          {"left_out", tuning.left_out},
           {"notes", notes_of(table, tuning)},
           {"nearest", tuning.nearest ? to_json(table, *tuning.nearest) : nlohmann::json()}};
 }
@@ -464,7 +498,7 @@ std::string describe_use(const PlanTable& table) {
   if (use.tuning) return "\n" + describe(table, *use.tuning, use.bottlenecks);
   const TunedOptions& own = *use.options;
   return format("\nthe chosen options, {}:\n", line_of(words_of(own))) + describe(use.bottlenecks) +
-         (table.options.tokens > 0 ? describe(table, training_cost(table, own.step.total, tokens_of_update(table, own))) : "");
+         (table.options.tokens > 0 ? describe(table, own) : "");
 }
 
 nlohmann::json use_json(const PlanTable& table) {
@@ -472,8 +506,7 @@ nlohmann::json use_json(const PlanTable& table) {
   const Use use = use_of(table);
   nlohmann::json json = to_json(use.bottlenecks);
   if (use.tuning) json["tuning"] = to_json(table, *use.tuning);
-  if (table.options.tokens > 0 && use.options)
-    json["training"] = to_json(table, training_cost(table, use.options->step.total, tokens_of_update(table, *use.options)));
+  if (table.options.tokens > 0 && use.options) json["training"] = training_json(table, *use.options);
   return json;
 }
 

@@ -41,6 +41,7 @@ struct Tuning {
   std::vector<TunedOptions> best;       // those that fit, at most ten; the fastest first
   std::optional<TunedOptions> nearest;  // what exceeds the memory least, if nothing fits
   TunedOptions own;                     // the options of the user
+  std::vector<std::string> left_out;    // names of the user's options that contradict or change the first of `best`
   std::size_t combinations = 0;         // in all
   std::size_t planned = 0;              // of these, planned; the others are impossible or only do more work
   std::size_t predicted = 0;            // of these, simulated

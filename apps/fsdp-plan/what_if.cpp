@@ -19,22 +19,23 @@ namespace {
 
 struct Change {
   const char* name;
-  void (*apply)(Rates& rates);
+  void (*apply)(Rates& rates, DiskRates& disk);
 };
 constexpr Change changes_to_try[] = {
-    {"products x 2", [](Rates& r) { r.products.value *= 2, r.fp32_products.value *= 2; }},
+    {"products x 2", [](Rates& r, DiskRates&) { r.products.value *= 2, r.fp32_products.value *= 2; }},
     {"attention x 2",
-     [](Rates& r) {
+     [](Rates& r, DiskRates&) {
        for (auto* const table : {&r.attention.head_64, &r.attention.head_128})
          for (double& rate : *table) rate *= 2;
      }},
-    {"memory bandwidth x 2", [](Rates& r) { r.memory.value *= 2, r.optimizer.value *= 2; }},
-    {"links in a node x 2", [](Rates& r) { r.ring.value *= 2, r.shared_memory.value *= 2; }},
-    {"network x 2", [](Rates& r) { r.network.port_bandwidth *= 2; }},
-    {"link to the host x 2", [](Rates& r) { r.host_link.value *= 2; }},
-    {"no latencies of collectives", [](Rates& r) { r.call.value = r.hop.value = r.network.hop = 0; }},
-    {"no slowing by collectives", [](Rates& r) { r.interference.value = 0; }},
-    {"no time of the host", [](Rates& r) { r.update.value = 0; }}};
+    {"memory bandwidth x 2", [](Rates& r, DiskRates&) { r.memory.value *= 2, r.optimizer.value *= 2; }},
+    {"links in a node x 2", [](Rates& r, DiskRates&) { r.ring.value *= 2, r.shared_memory.value *= 2; }},
+    {"network x 2", [](Rates& r, DiskRates&) { r.network.port_bandwidth *= 2; }},
+    {"link to the host x 2", [](Rates& r, DiskRates&) { r.host_link.value *= 2; }},
+    {"disk x 2", [](Rates&, DiskRates& d) { d.read *= 2, d.write *= 2; }},
+    {"no latencies of collectives", [](Rates& r, DiskRates&) { r.call.value = r.hop.value = r.network.hop = 0; }},
+    {"no slowing by collectives", [](Rates& r, DiskRates&) { r.interference.value = 0; }},
+    {"no time of the host", [](Rates& r, DiskRates&) { r.update.value = 0; }}};
 
 using Times = std::map<std::string, double>;
 
@@ -56,7 +57,7 @@ Times path_of(const std::vector<SimulatedOperation>& operations, MeshShape mesh,
     } else {
       times["slowing by collectives"] += length - work.total;
       if (op.kind->part == UpdatePart::optimizer || op.kind->part == UpdatePart::rounding)
-        times["optimizer"] += work.total;
+        times["optimizer"] += work.total - work.products, times["optimizer's products"] += work.products;
       else if (op.kind->part == UpdatePart::again)
         times["recomputation"] += work.total;
       else
@@ -96,8 +97,9 @@ Bottlenecks find_bottlenecks(const Transformer& model, const ShardingOptions& op
     if (seconds > 0) out.path.push_back({work, seconds / sum});
   for (const Change& change : changes_to_try) {
     Rates changed = rates;
-    change.apply(changed);
-    out.changes.push_back({change.name, total / simulation.predict(changed, disk, slow).total - 1});
+    DiskRates changed_disk = disk;
+    change.apply(changed, changed_disk);
+    out.changes.push_back({change.name, total / simulation.predict(changed, changed_disk, slow).total - 1});
   }
   std::ranges::stable_sort(out.path, std::greater(), &PathShare::share);
   std::ranges::stable_sort(out.changes, std::greater(), &WhatIf::gain);

@@ -39,8 +39,8 @@ void check_sharding(const Model& model, const ShardingOptions& options, int worl
         "number of ranks` cannot be promised; leave it out, or choose other layers");
   if (options.plan.micro_batches * model.blocks.size() > most_block_passes)
     throw UserError(format(
-        "{} micro-batches of {} blocks make an update too long ({} block passes; the limit is {}); lower "
-        "`micro-batches per update` and raise `micro-batch`",
+        "{} micro-batches of {} blocks make an update too long ({} block passes; the limit is {}); raise "
+        "`micro-batch`, and lower `micro-batches per update` if you gave it",
         options.plan.micro_batches, model.blocks.size(), options.plan.micro_batches * model.blocks.size(), most_block_passes));
   if (options.plan.recomputed_blocks > model.blocks.size())
     throw UserError(format("{} blocks cannot be recomputed (the model has {}); lower `number of recomputed blocks`",

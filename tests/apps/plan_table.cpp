@@ -249,8 +249,8 @@ BOOST_AUTO_TEST_CASE(a_written_plan_has_the_times_of_its_operations) {
   const auto last_end = [](const char* updates) {
     const PlanTable table =
         make_plan_table(small("1", "2", {"--gpu", "h100", "--bf16", "--explain", "--update-freq", updates}));
-    double end = 0;
     const nlohmann::json json = to_json(table);
+    double end = 0;
     for (const auto& op : json["plan"]["operations"]) end = std::max(end, op["end_ms"].get<double>());
     return end;
   };

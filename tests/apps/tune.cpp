@@ -106,6 +106,8 @@ BOOST_AUTO_TEST_CASE(the_best_of_all_combinations) {
     for (std::size_t i = 0; i < tuning.best.size(); ++i) {
       const TunedOptions& tuned = tuning.best[i];
       BOOST_TEST(tuned.memory <= limit);
+      BOOST_TEST(
+          (tuned.recompute != Recompute::fewest || tuned.recomputed_blocks > 0));  // else it is there without recomputation
       BOOST_TEST((i == 0 || tuned.tokens_per_second <= (1 + 2e-6) * tuning.best[i - 1].tokens_per_second));
       const Tried again = try_options(split(tuned));  // the options that are printed mean this prediction
       BOOST_TEST(again.seconds == tuned.step.total);
@@ -145,6 +147,27 @@ BOOST_AUTO_TEST_CASE(what_is_held_constant) {
   CHECK_CONTAINS(
       text,
       "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=2\n#SBATCH --gpus-per-node=2\nOPTIONS=(--device cuda --precision bf16 ");
+}
+
+BOOST_AUTO_TEST_CASE(options_to_leave_out) {
+  const auto left_out = [](const std::vector<std::string>& own) {
+    std::vector<std::string> words = {"--tune"};
+    words.insert(words.end(), own.begin(), own.end());
+    const PlanTable table = make_plan_table(options_of(words));
+    const Tuning tuning = tune(table);
+    BOOST_TEST((tuning.best[0].recompute == Recompute::none));
+    std::string names;
+    for (const std::string& name : tuning.left_out) names += name + " ";
+    CHECK_CONTAINS(describe_use(table), "leave out these of yours: " + tuning.left_out.front());
+    return names;
+  };
+  BOOST_TEST(left_out({"--batch-size", "1", "--checkpoint-activations", "--checkpoint-every", "2"}) ==
+             "--checkpoint-activations --checkpoint-every ");
+  BOOST_TEST(left_out({"--checkpoint-activations", "--checkpoint-policy", "selective", "--cpu-offload"}) ==
+             "--checkpoint-activations --checkpoint-policy --cpu-offload ");
+  BOOST_TEST(left_out({"--nvme-path", ".", "--offload-optimizer", "nvme", "--nvme-bandwidth", "5,3"}) ==
+             "--offload-optimizer --nvme-path --nvme-bandwidth ");
+  BOOST_TEST(tune(make_plan_table(options_of({"--tune", "--batch-size", "1"}))).left_out.empty());
 }
 
 BOOST_AUTO_TEST_CASE(nothing_fits) {
@@ -207,6 +230,7 @@ BOOST_AUTO_TEST_CASE(what_would_be_faster) {
     const UpdateSimulation simulation(*variant.model, sharding, table.chosen().mesh, table.options.cluster);
     BOOST_TEST(gain_of(bottlenecks, "products x 2") == variant.step.total / simulation.predict(faster).total - 1);
     BOOST_TEST(gain_of(bottlenecks, "link to the host x 2") == 0);
+    BOOST_TEST(gain_of(bottlenecks, "disk x 2") == 0);
     BOOST_TEST(look({.rank = 1, .factor = 1.5}).path.empty());
   }
   const PlanTable one = make_plan_table(parse({"--arch", "gpt2", "--gpu", "h100"}));
