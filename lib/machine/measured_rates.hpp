@@ -48,8 +48,8 @@ struct MeasuredUse {
   Queues queues = Queues::one;
 };
 /// Returns `rates`, which are those of use.gpu, with what the files measured instead. On CPUs all rates come from one file, and
-/// `rates` is not used. Without files it returns `rates`. Throws UserError if a file is no output of fsdp-bench, if its rates are impossible, and if it is of
-/// another machine or precision than the run.
+/// `rates` is not used. Without files it returns `rates`. Throws UserError if a file is no output of fsdp-bench, if its rates
+/// are impossible, and if it is of another machine or precision than the run.
 Rates measured_rates(std::span<const std::string> files, const MeasuredUse& use, Rates rates = {});
 /// The same for one file's content. `name` is the name of the file.
 Rates measured_rates(const nlohmann::json& content, const std::string& name, const MeasuredUse& use, Rates rates = {});
