@@ -12,37 +12,37 @@ namespace fsdp {
 
 namespace {
 
-// No node is faster: limits that find damaged files.
-constexpr double most_flops = 1e16, most_bytes_per_second = 1e14, most_cores = 1e5;
+// No node is faster or slower: limits that find damaged files.
+constexpr double least_rate = 1e6, most_flops = 1e16, most_bytes_per_second = 1e14, most_cores = 1e5;
 
 double rate_of(double work, double seconds) { return work > 0 && seconds > 0 ? work / seconds : 0; }
 
-/// Returns a number above 0 of a file. Throws UserError.
-double checked(const nlohmann::json& object, const char* key, double most, const std::string& name) {
+/// Returns a number of a file. Throws UserError.
+double checked(const nlohmann::json& object, const char* key, double least, double most, const std::string& name) {
   const double value = number_at(object, key);
   if (std::isnan(value))
     throw UserError(
         format("{} has no number '{}' (fsdp-bench --json writes one; the file is damaged, or of another version); "
                "measure again",
                name, key));
-  if (!(value > 0 && value <= most))
+  if (!(value >= least && value <= most))
     throw UserError(
-        format("{} has the impossible value {:g} for '{}' (above 0, at most {:g}); measure again", name, value, key, most));
+        format("{} has the impossible value {:g} for '{}' ({:g} to {:g}); measure again", name, value, key, least, most));
   return value;
 }
 
 /// The rates of a rank on CPUs, from the object `rates` of fsdp-bench step.
 Rates cpu_rates(const nlohmann::json& content, const std::string& name, const MeasuredUse& use) {
   const nlohmann::json& node = content.at("rates");
-  const double cores = checked(node, "cores", most_cores, name),
+  const double cores = checked(node, "cores", 0.01, most_cores, name),
                of_rank = use.cores > 0 ? use.cores : std::min(use.threads, cores / use.ranks_per_node),
                busy = of_rank * use.ranks_per_node, share = of_rank / cores;
   // Not all kernels use several threads equally well, so threads of a rank are slower than as many ranks.
-  if (const double threads = checked(node, "threads", most_cores, name); threads != use.threads)
-    throw UserError(
-        format("{} was measured with {} per rank, but the job's ranks have {:g}; measure with --threads {:g}, or give "
-               "the job --threads {:g}",
-               name, plural(static_cast<std::size_t>(threads), "thread"), use.threads, use.threads, threads));
+  if (const double threads = checked(node, "threads", 1, most_cores, name); threads != use.threads)
+    throw UserError(format(
+        "{} was measured with --threads {:g}, but the job's ranks have {:g}; measure with --threads {:g}, or give the job "
+        "as many",
+        name, threads, use.threads, use.threads));
   // A core is faster if few others are busy, because they share memory and power. Within a factor of two that is small.
   if (busy > 1.01 * cores || busy < 0.49 * cores)
     throw UserError(
@@ -50,12 +50,17 @@ Rates cpu_rates(const nlohmann::json& content, const std::string& name, const Me
                "(no more, and at least half as many); measure with as many, or change --threads",
                name, cores, plural(use.ranks_per_node, "rank"), busy));
   const std::string source = format("{}: {:.3g} of {:g} measured cores", name, of_rank, cores);
-  const auto rate = [&](const char* key, double most) -> Rate { return {share * checked(node, key, most, name), source}; };
+  const auto rate = [&](const char* key, double most) -> Rate {
+    return {share * checked(node, key, least_rate, most, name), source};
+  };
   Rates rates;
   rates.machine = format("{}, {:g} cores", text_at(content, "device"), cores);
   rates.type = use.type, rates.queues = use.queues;
   rates.peak = rate("peak", most_flops);
   rates.products = rates.fp32_products = rate("products", most_flops);
+  if (rates.products > 1.2 * rates.peak)
+    throw UserError(format("{} has products that are {:.1f} times as fast as its peak (it is damaged); measure again", name,
+                           rates.products / rates.peak));
   rates.attention = {{}, {}, 1, source};
   const double attention = rate("attention", most_flops);
   rates.attention.head_64.fill(attention), rates.attention.head_128.fill(attention);
@@ -74,11 +79,12 @@ Rates cpu_rates(const nlohmann::json& content, const std::string& name, const Me
 
 /// Products: the least squares of seconds per output = (K + k) / rate, each with an equal relative error.
 void read_products(const nlohmann::json& content, const std::string& name, const MeasuredUse& use, Rates& rates) {
-  const double ranks = checked(content, "ranks", most_cores, name);
+  const double ranks = checked(content, "ranks", 1, most_cores, name);
   double n = 0, x = 0, y = 0, xx = 0, xy = 0;
   for (const nlohmann::json& product : content.at("products")) {
-    const double K = checked(product, "k", 1e9, name),
-                 flops = 1e9 * checked(product, "gflops", 2e-9 * ranks * use.gpu->flops(use.type), name) / ranks,
+    const double K = checked(product, "k", 1, 1e9, name),
+                 flops =
+                     1e9 * checked(product, "gflops", 1e-9 * least_rate, 2e-9 * ranks * use.gpu->flops(use.type), name) / ranks,
                  seconds = K / flops, weight = 1 / (seconds * seconds);
     n += weight, x += weight * K, y += weight * seconds, xx += weight * K * K, xy += weight * K * seconds;
   }
@@ -93,7 +99,7 @@ void read_products(const nlohmann::json& content, const std::string& name, const
 
 /// Collectives of a node's GPUs: the ring's bandwidth from the largest all-gather, the time of a call from the smallest.
 void read_collectives(const nlohmann::json& content, const std::string& name, const MeasuredUse& use, Rates& rates) {
-  const double ranks = checked(content, "ranks", most_cores, name);
+  const double ranks = checked(content, "ranks", 1, most_cores, name);
   if (ranks != use.ranks_per_node || ranks < 2)
     throw UserError(
         format("{} has collectives of {:g} ranks, but a node of the job has {}; measure with the ranks of one node (2 "
@@ -103,11 +109,11 @@ void read_collectives(const nlohmann::json& content, const std::string& name, co
   for (const nlohmann::json& one : content.at("collectives")) {
     if (text_at(one, "name") != "all-gather") continue;
     if (one.contains("group") && !text_at(one, "group").ends_with(format(" of {:g}", ranks))) continue;  // with --arch
-    const double bytes = checked(one, "bytes", 1e15, name), seconds = 1e-3 * checked(one, "ms", 1e9, name);
+    const double bytes = checked(one, "bytes", 1, 1e15, name), seconds = 1e-3 * checked(one, "ms", 1e-6, 1e6, name);
     if (least == 0 || bytes < least) least = bytes, latency = seconds;
     if (bytes > most) most = bytes, ring = rate_of(bytes * (ranks - 1) / ranks, seconds);
   }
-  if (!(ring > 0 && ring <= most_bytes_per_second))
+  if (!(ring >= least_rate && ring <= most_bytes_per_second))
     throw UserError(format(
         "{} has no all-gather with a possible rate ({:g} bytes/s); measure again with fsdp-bench collectives", name, ring));
   rates.ring = {ring, name};

@@ -17,7 +17,7 @@ namespace {
 
 constexpr double bytes_of_gbit = 1e9 / 8;
 constexpr int most_ports = 64;
-constexpr double most_gbit = 10'000, most_hop_us = 10'000;
+constexpr double least_gbit = 0.1, most_gbit = 10'000, most_hop_us = 10'000;
 
 const std::array networks = {
     Network{.name = "dgx-a100", .ports = 8, .port_bandwidth = 200 * bytes_of_gbit, .source = "NVIDIA DGX A100 datasheet"},
@@ -42,9 +42,9 @@ std::optional<Number> number_of(std::string_view text) {
 
 /// Throws UserError if the values are impossible. `what` names the network in the message.
 Network checked(Network network, double gbit, const std::string& what) {
-  if (!(network.ports >= 1 && network.ports <= most_ports && gbit > 0 && gbit <= most_gbit))
-    throw UserError(format("{}: {} of {:g} Gbit/s, which no node has (1 to {} ports of up to {:g} Gbit/s); correct it", what,
-                           plural(network.ports, "port"), gbit, most_ports, most_gbit));
+  if (!(network.ports >= 1 && network.ports <= most_ports && gbit >= least_gbit && gbit <= most_gbit))
+    throw UserError(format("{}: {} of {:g} Gbit/s, which no node has (1 to {} ports of {:g} to {:g} Gbit/s); correct it", what,
+                           plural(network.ports, "port"), gbit, most_ports, least_gbit, most_gbit));
   if (!(network.hop >= 0 && network.hop <= 1e-6 * most_hop_us))
     throw UserError(
         format("{}: a hop of {:g} us (expected are 0 to {:g}); correct hop_us", what, 1e6 * network.hop, most_hop_us));

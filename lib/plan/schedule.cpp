@@ -22,6 +22,7 @@ class Simulation {
       const Task& task = tasks[i];
       State& state = states_[i];
       expect(task.slows >= 0 && task.slows < 1 && task.classes < 1 << most_classes, "a task is one of known classes");
+      expect(task.length >= 0 && task.length < never, "the length of a task is known");
       for (const int earlier : task.waits) expect(earlier >= 0 && at(earlier) < i, "a task waits for earlier ones");
       for (const int earlier : task.waits)
         if (!states_[at(earlier)].is_after(i))

@@ -61,7 +61,7 @@ BOOST_AUTO_TEST_CASE(ranks_share_the_cores_of_a_node) {
   BOOST_TEST((two.queues == Queues::one));
   BOOST_TEST(read(content, on_cpus(4)).products == products / 4);
   BOOST_TEST(read(content, on_cpus(1)).products == products / 2);  // one thread is one core
-  CHECK_CONTAINS(refusal(content, on_cpus(1, 2)), "1 thread per rank, but the job's ranks have 2");
+  CHECK_CONTAINS(refusal(content, on_cpus(1, 2)), "--threads 1, but the job's ranks have 2");
   MeasuredUse run = on_cpus(4);
   run.cores = 0.5;
   BOOST_TEST(read(content, run).products == products / 4);
@@ -164,8 +164,14 @@ BOOST_AUTO_TEST_CASE(other_files) {
 }
 
 BOOST_AUTO_TEST_CASE(impossible_and_missing_rates) {
+  nlohmann::json faster = cpu_file();
+  faster["rates"]["products"] = 3 * faster["rates"]["peak"].get<double>();
+  CHECK_CONTAINS(refusal(faster, on_cpus(2)), "times as fast as its peak");
+  nlohmann::json short_sum = gpu_file();
+  short_sum["products"][0]["k"] = 1e-150;
+  CHECK_CONTAINS(refusal(short_sum, on_h100()), "impossible value");
   for (const char* key : {"threads", "cores", "peak", "products", "attention", "memory", "optimizer", "collectives"}) {
-    for (const double wrong : {0.0, -1.0, 1e30}) {
+    for (const double wrong : {0.0, -1.0, 1e-300, 1e30}) {
       nlohmann::json content = cpu_file();
       content["rates"][key] = wrong;
       CHECK_CONTAINS(refusal(content, on_cpus(2)), "impossible value");

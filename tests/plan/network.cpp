@@ -23,7 +23,7 @@ BOOST_AUTO_TEST_CASE(ports_times_gigabits) {
   BOOST_TEST(network.ports == 4);
   BOOST_TEST(network.port_bandwidth == 12.5e9 / 8);
   BOOST_TEST(network.hop == 14e-6);
-  for (const char* wrong : {"0x400", "8x0", "8x-1", "1000x400", "8x1e9", "8xnan"})
+  for (const char* wrong : {"0x400", "8x0", "8x-1", "1000x400", "4x1e-300", "8x1e9", "8xnan"})
     CHECK_CONTAINS(message_of([&] { read_network(wrong); }), "which no node has");
   for (const char* wrong : {"8x", "x400", "8*400", "dgx", "8x400x2"})
     CHECK_CONTAINS(message_of([&] { read_network(wrong); }), "dgx-h100");
