@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <optional>
 #include <vector>
 
@@ -109,7 +110,7 @@ Network read_network(std::string_view text) {
       return checked({.name = std::string(text), .ports = *ports, .source = "as given"}, *gbit, std::string(text));
   }
   const std::string path(text);
-  if (kind_of(path) == PathKind::missing)
+  if (std::error_code ignored; !std::filesystem::exists(path, ignored))
     throw UserError(
         format("unknown network {} (known are {}); give one of these, PORTSxGBIT such as 4x200, or the path of a JSON file "
                "with the fields ports and gbit",
