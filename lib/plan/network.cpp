@@ -42,16 +42,16 @@ std::optional<Number> number_of(std::string_view text) {
 }
 
 /// Throws UserError if the values are impossible. `what` names the network in the message.
-Network checked(Network network, double gbit, const std::string& what) {
-  if (!(network.ports >= 1 && network.ports <= most_ports && gbit >= least_gbit && gbit <= most_gbit))
-    throw UserError(format("{}: {} of {:g} Gbit/s, which no node has (1 to {} ports of {:g} to {:g} Gbit/s); correct it", what,
-                           plural(network.ports, "port"), gbit, most_ports, least_gbit, most_gbit));
+Network checked(Network network, double ports, double gbit, const std::string& what) {
+  if (!(ports >= 1 && ports <= most_ports && gbit >= least_gbit && gbit <= most_gbit))
+    throw UserError(format("{}: {} port{} of {:g} Gbit/s, which no node has (1 to {} ports of {:g} to {:g} Gbit/s); correct it",
+                           what, ports, ports == 1 ? "" : "s", gbit, most_ports, least_gbit, most_gbit));
   if (!(network.hop >= 0 && network.hop <= 1e-6 * most_hop_us))
     throw UserError(
         format("{}: a hop of {:g} us (expected are 0 to {:g}); correct hop_us", what, 1e6 * network.hop, most_hop_us));
   if (!(network.decay >= 0 && network.decay <= 1))
     throw UserError(format("{}: a decay of {:g} (expected is 0 to 1); correct it", what, network.decay));
-  network.port_bandwidth = gbit * bytes_of_gbit;
+  network.ports = static_cast<int>(ports), network.port_bandwidth = gbit * bytes_of_gbit;
   return network;
 }
 
@@ -60,7 +60,7 @@ Network network_in_file(const std::string& path) {
   if (!json.is_object() || !json.contains("ports") || !json.contains("gbit"))
     throw UserError(path + " must be a JSON object with the fields ports and gbit; add what is missing, or name a network");
   Network network{.name = path, .source = path};
-  double gbit = 0;
+  double ports = 0, gbit = 0;
   for (const auto& [key, value] : json.items()) {
     const auto number = [&] {
       if (!value.is_number()) throw UserError(format("{}: {} must be a number; correct it", path, key));
@@ -71,7 +71,7 @@ Network network_in_file(const std::string& path) {
       network.name = value.get<std::string>();
     } else if (key == "ports") {
       if (!value.is_number_integer()) throw UserError(path + ": ports must be a whole number; correct it");
-      network.ports = static_cast<int>(std::clamp(number(), -1e6, 1e6));
+      ports = number();
     } else if (key == "gbit") {
       gbit = number();
     } else if (key == "hop_us") {
@@ -83,7 +83,7 @@ Network network_in_file(const std::string& path) {
           format("{}: unknown field {} (known are name, ports, gbit, hop_us and decay); remove it", path, json_excerpt(key)));
     }
   }
-  return checked(std::move(network), gbit, path);
+  return checked(std::move(network), ports, gbit, path);
 }
 
 }  // namespace
@@ -106,8 +106,7 @@ Network read_network(std::string_view text) {
   if (const std::size_t x = text.find('x'); x != std::string_view::npos) {
     const auto ports = number_of<int>(text.substr(0, x));
     const auto gbit = number_of<double>(text.substr(x + 1));
-    if (ports && gbit)
-      return checked({.name = std::string(text), .ports = *ports, .source = "as given"}, *gbit, std::string(text));
+    if (ports && gbit) return checked({.name = std::string(text), .source = "as given"}, *ports, *gbit, std::string(text));
   }
   const std::string path(text);
   if (std::error_code ignored; !std::filesystem::exists(path, ignored))

@@ -47,8 +47,14 @@ BOOST_AUTO_TEST_CASE(files) {
   CHECK_CONTAINS(message_of([&] { read_network(file(R"({"ports": 2, "gbit": 100, "decay": 2})")); }), "decay");
   CHECK_CONTAINS(message_of([&] { read_network(file(R"({"ports": 2, "gbit": 100, "hop_us": -1})")); }), "a hop of -1 us");
   CHECK_CONTAINS(message_of([&] { read_network(file(R"({"ports": 1000, "gbit": 100})")); }), "1000 ports");
+  CHECK_CONTAINS(message_of([&] { read_network(file(R"({"ports": 4000000000000, "gbit": 100})")); }),
+                 "json: 4000000000000 ports");
+  CHECK_CONTAINS(message_of([&] { read_network(file(R"({"ports": 1, "gbit": 0.01})")); }), "1 port of 0.01 Gbit/s");
   CHECK_CONTAINS(message_of([&] { read_network(file(R"({"ports": 1, "gbit": "x"})")); }), "gbit must be a number");
   CHECK_CONTAINS(message_of([&] { read_network(file(R"({"ports": 1, "gbit": 1, "name": 5})")); }), "name must be a string");
+  const std::filesystem::path loop = folder / "loop";
+  std::filesystem::create_symlink(loop, loop);
+  CHECK_CONTAINS(message_of([&] { read_network(loop.string()); }), "unknown network");
   CHECK_CONTAINS(message_of([&] { read_network(file("[]")); }), "JSON object");
   CHECK_CONTAINS(message_of([&] { read_network(file("ports")); }), "JSON object");
 }
