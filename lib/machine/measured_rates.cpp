@@ -90,7 +90,8 @@ void read_products(const nlohmann::json& content, const std::string& name, const
   }
   const double divisor = n * xx - x * x;
   const double slope = divisor > 1e-9 * n * xx ? (n * xy - x * y) / divisor : 0, offset = n > 0 ? (y - slope * x) / n : 0;
-  const bool fits = slope > 0 && offset >= 0;  // else noise is larger than the influence of K
+  // Else noise is larger than the influence of K.
+  const bool fits = slope * 2 * use.gpu->flops(use.type) >= 1 && offset >= 0;
   if (!(fits || xy > 0)) throw UserError(format("{} lists no products (it is damaged); measure again", name));
   rates.products = {fits ? 1 / slope : xx / xy, name};
   rates.product_half = {fits ? offset / slope : 0, name};

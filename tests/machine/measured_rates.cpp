@@ -94,6 +94,9 @@ BOOST_AUTO_TEST_CASE(products_of_a_gpu) {
   one["products"] = {product(512, 1.2e15)};
   BOOST_TEST(read(one, on_h100()).products.value == 0.6e15 / (1 + 100.0 / 512), boost::test_tools::tolerance(1e-9));
   BOOST_TEST(read(one, on_h100()).product_half == 0);
+  nlohmann::json near = gpu_file();  // the line through them has a rate of hundreds of GPUs
+  near["products"] = {{{"k", 1000}, {"gflops", 1e6}}, {{"k", 1001}, {"gflops", 1.000999e6}}};
+  BOOST_TEST(read(near, on_h100()).products.value == 0.5e15, boost::test_tools::tolerance(1e-3));
   one["products"] = nlohmann::json::array();
   CHECK_CONTAINS(refusal(one, on_h100()), "lists no products");
   one["products"] = {product(512, 1e17)};
