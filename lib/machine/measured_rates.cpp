@@ -49,7 +49,8 @@ Rates cpu_rates(const nlohmann::json& content, const std::string& name, const Me
         format("{} was measured with {:g} busy cores on a node, but the {} of a node of the job would keep {:g} busy "
                "(no more, and at least half as many); measure with as many, or change --threads",
                name, cores, plural(use.ranks_per_node, "rank"), busy));
-  const std::string source = format("{}: {:.3g} of {:g} measured cores", name, of_rank, cores);
+  const std::string arch = text_at(content, "arch"), with = arch.empty() ? "" : ", measured with " + excerpt(arch),
+                    source = format("{}{}: {:.3g} of {:g} cores", name, with, of_rank, cores);
   const auto rate = [&](const char* key, double most) -> Rate {
     return {share * checked(node, key, least_rate, most, name), source};
   };

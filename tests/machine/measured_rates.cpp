@@ -53,6 +53,7 @@ BOOST_AUTO_TEST_CASE(ranks_share_the_cores_of_a_node) {
   BOOST_TEST(cores == 2);
   const Rates two = read(content, on_cpus(2));
   BOOST_TEST(two.products == products / 2);
+  BOOST_TEST(two.products.source == "a.json, measured with gpt2: 1 of 2 cores");
   BOOST_TEST(two.attention.both(256, 64) == content["rates"]["attention"].get<double>() / 2);
   BOOST_TEST(two.attention.forward(256, 64) == two.attention.backward(256, 64));
   BOOST_TEST(two.memory == content["rates"]["memory"].get<double>() / 2);
