@@ -205,7 +205,7 @@ BOOST_AUTO_TEST_CASE(messages_call_options_as_programs_do) {
   require_said(with([](FsdpOptions& o) { o.sharding_strategy = "HYBRID_SHARD"; }), "give shard_group_size");
   BOOST_TEST(with([](FsdpOptions& o) { o.sharding_strategy = "HYBRID_SHARD", o.shard_group_size = 2; }) == "");
   require_said(refusal([] { estimate_memory(TransformerDescription("gpt2"), {.gradient_accumulation_steps = 100000}, 1); }),
-               "lower gradient_accumulation_steps and raise batch_size");
+               "raise batch_size, and lower gradient_accumulation_steps if you gave it");
   require_said(refusal([] {
                  FsdpOptions options;
                  options.sequence_length = 2048;
