@@ -1,13 +1,13 @@
 #include "fsdp-plan/plan_scaling.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <string_view>
 
 #include <nlohmann/json.hpp>
 
 #include "base/format.hpp"
+#include "base/number_in.hpp"
 #include "base/terminal.hpp"
 #include "fsdp-plan/prediction_notes.hpp"
 #include "report/page_parts.hpp"
@@ -15,13 +15,6 @@
 namespace fsdp {
 
 namespace {
-
-std::optional<int> ranks_in(std::string_view text) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
 
 /// Throws UserError if the strategy cannot use this number of ranks.
 PredictedPoint predict_point(const PlanTable& table, int ranks) {
@@ -95,8 +88,7 @@ std::string scaling_headline(const PlanTable& table) {
 
 constexpr std::string_view scaling_legend =
     "Efficiency: tokens per second and rank, against the first row that fits. Slowed and waits are ms of an update. Memory is "
-    "that of a "
-    "rank. Recomputed: blocks whose activations are recomputed";
+    "that of a rank. Recomputed: blocks whose activations are recomputed";
 
 std::string legend_of(const PlanTable& table) {
   return format("{}{}.", scaling_legend,
@@ -112,7 +104,8 @@ std::vector<int> numbers_of_ranks(const std::vector<std::string>& items, int mos
   };
   for (const std::string& item : items) {
     const std::size_t dots = item.find("..");
-    const auto first = ranks_in(item.substr(0, dots)), last = dots == item.npos ? first : ranks_in(item.substr(dots + 2));
+    const auto first = number_in<int>(item.substr(0, dots)),
+               last = dots == item.npos ? first : number_in<int>(item.substr(dots + 2));
     if (!first || !last || *first < 1 || *first > most || *last < 1 || *last > most)
       refuse(item, format("not a number of ranks (1 to {}; 4..64 means 4, 8, ... 64); correct it", most));
     if (!all.empty() && *first <= all.back())

@@ -1,11 +1,11 @@
 #include "fsdp-plan/plan_table.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <tuple>
 #include <utility>
 
 #include "base/error.hpp"
+#include "base/number_in.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "comm/mpi_session.hpp"
 #include "fsdp-plan/plan_scaling.hpp"
@@ -76,16 +76,15 @@ PlanVariant plan_variant(const PlanTable& table, ShardingOptions options, MeshSh
 
 /// "7:1.2": rank 7 takes 1.2 times as long to compute.
 SlowRank read_slow_rank(const std::string& text, int ranks) {
-  SlowRank slow;
-  const char* const end = text.data() + text.size();
-  const auto rank = std::from_chars(text.data(), end, slow.rank);
-  const bool has_factor = rank.ec == std::errc() && rank.ptr != end && *rank.ptr == ':';
-  const auto factor = has_factor ? std::from_chars(rank.ptr + 1, end, slow.factor) : rank;
-  if (!has_factor || factor.ec != std::errc() || factor.ptr != end)
+  const std::size_t colon = std::min(text.find(':'), text.size());
+  const auto rank = number_in<int>(text.substr(0, colon));
+  const auto factor = number_in<double>(std::string_view(text).substr(std::min(colon + 1, text.size())));
+  if (!rank || !factor)
     throw UserError(
         format("--slow-rank {} is no rank with a factor (7:1.2 means that rank 7 takes 1.2 times as long to "
                "compute); correct it",
                excerpt(text)));
+  const SlowRank slow{*rank, *factor};
   if (slow.rank < 0 || slow.rank >= ranks)
     throw UserError(format("--slow-rank {}: the job has no rank {} (it has {}, from rank 0); give another rank", excerpt(text),
                            slow.rank, plural(ranks, "rank")));
@@ -405,15 +404,9 @@ PlanTable start_plan_table(const PlanTableOptions& options) {
                                                       : Network();
   if (options.gpu || !options.train.measured.empty())
     table.rates =
-        measured_rates(options.train.measured,
-                       {.gpu = options.gpu,
-                        .type = type,
-                        .ranks = options.cluster.ranks(),
-                        .ranks_per_node = options.cluster.ranks_per_node,
-                        .threads = static_cast<double>(options.train.threads),
-                        .queues = options.train.cpu.communication_thread ? Queues::thread : Queues::one},
+        measured_rates(options.train.measured, measured_use(options.train, options.cluster, options.gpu),
                        options.gpu ? rates_of(*options.gpu, *table.model, type, network, options.gpu_power) : Rates());
-  if (options.gpu && options.gpu->architecture == GpuArchitecture::volta) {
+  if (options.gpu && !options.gpu->runs_fsdp()) {
     if (type == DType::bf16)
       throw UserError(format("--gpu {} has no bf16 (its compute capability is 7.0, and bf16 needs 8.0); give --precision fp16",
                              options.gpu->name));

@@ -56,7 +56,7 @@ Times path_of(const std::vector<SimulatedOperation>& operations, MeshShape mesh,
       times["copies of offloaded state"] += length;
     } else {
       times["slowing by collectives"] += length - work.total;
-      if (op.kind->part == UpdatePart::optimizer || op.kind->part == UpdatePart::rounding)
+      if (is_of_optimizer(op))
         times["optimizer"] += work.total - work.products, times["optimizer's products"] += work.products;
       else if (op.kind->part == UpdatePart::again)
         times["recomputation"] += work.total;

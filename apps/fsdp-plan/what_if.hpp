@@ -20,7 +20,7 @@ struct WhatIf {
   double gain = 0;     // 0.03: 3 % more tokens per second
 };
 struct Bottlenecks {
-  std::vector<PathShare> path;  // the largest share first; they add up to 1. Empty with a slow rank
+  std::vector<PathShare> path;  // the largest share first; they add up to 1
   std::vector<WhatIf> changes;  // the largest gain first
 };
 

@@ -1,11 +1,11 @@
 #include "fsdp-report/tuning_figure.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <sstream>
 
 #include "base/error.hpp"
+#include "base/number_in.hpp"
 #include "files/input_file.hpp"
 #include "report/plot.hpp"
 
@@ -13,11 +13,11 @@ namespace fsdp {
 
 namespace {
 
-/// Reads a number that is all of `text`; returns false if there is none.
+/// Reads a positive number; returns false if `text` is none.
 template <class Number>
 bool is_number(const std::string& text, Number& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() && value > 0 && value < 1e18;
+  value = number_in<Number>(text).value_or(0);
+  return value > 0 && value < 1e18;
 }
 
 struct Area {

@@ -101,6 +101,9 @@ PlannedJob plan_job(const TrainOptions& job, const TransformerConfig& config) {
   const Cluster cluster = {rehearsal.nodes, rehearsal.ranks_per_node, find_backend(job.comm.kind).between, job.comm.sum_order};
   if (gpu && job.device == DeviceChoice::cpu)
     throw UserError("--gpu and --device cpu contradict each other (one plans for GPUs, the other for CPUs); leave out one");
+  if (gpu && !gpu->runs_fsdp())
+    throw UserError(
+        format("fsdp does not run on --gpu {} (it needs compute capability 8.0); give the GPU of the job", gpu->name));
   check_cpu_options(kind, job.cpu), check_gemm_algorithms(job.execution.gemm_algorithms, kind);
   EngineOptions options = job;
   options.sharding = options_for(kind, job.sharding);
@@ -136,15 +139,8 @@ PlannedJob plan_job(const TrainOptions& job, const TransformerConfig& config) {
     planned.no_step = "fsdp-plan predicts state in a file with --nvme-bandwidth";
   else {
     const UpdateSimulation simulation(model, options.sharding, planned.mesh, cluster);
-    const DType type = options.sharding.types.parameter;
-    const Rates rates = measured_rates(job.measured,
-                                       {.gpu = gpu,
-                                        .type = type,
-                                        .ranks = cluster.ranks(),
-                                        .ranks_per_node = cluster.ranks_per_node,
-                                        .threads = static_cast<double>(traits.threads),
-                                        .queues = job.cpu.communication_thread ? Queues::thread : Queues::one},
-                                       gpu ? rates_of(*gpu, model, type, network) : Rates());
+    const Rates rates = measured_rates(job.measured, measured_use(job, cluster, gpu),
+                                       gpu ? rates_of(*gpu, model, options.sharding.types.parameter, network) : Rates());
     planned.step = simulation.predict(rates);
     planned.tokens_per_second = simulation.tokens_per_second(*planned.step);
   }

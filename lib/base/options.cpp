@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +13,7 @@
 
 #include "base/byte_order_mark.hpp"
 #include "base/format.hpp"
+#include "base/number_in.hpp"
 #include "base/terminal.hpp"
 
 namespace fsdp {
@@ -56,11 +56,10 @@ std::vector<std::string> split(const std::string& text, char separator) {
 
 template <class T>
 T parse_number(std::string_view text, const char* problem) {
-  if (text.size() > 1 && text.front() == '+') text.remove_prefix(1);  // from_chars does not accept a plus sign
-  T value{};
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (code != std::errc() || end != text.data() + text.size()) throw UserError(problem);
-  return value;
+  if (text.size() > 1 && text.front() == '+') text.remove_prefix(1);  // number_in() does not accept a plus sign
+  const auto value = number_in<T>(text);
+  if (!value) throw UserError(problem);
+  return *value;
 }
 
 double parse_finite(std::string_view text) {

@@ -32,6 +32,8 @@ struct GpuFigures {
   std::string_view network;   // the network of NVIDIA's own system with this GPU (known_networks()); empty if there is none
   std::string_view source;    // of the other figures
 
+  /// False for GPUs that only predictions know, to compare with other programs: fsdp needs compute capability 8.0.
+  bool runs_fsdp() const { return architecture != GpuArchitecture::volta; }
   double flops(DType type) const { return type == DType::f32 ? flops_fp32 : flops_16bit; }
 };
 

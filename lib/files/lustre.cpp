@@ -1,7 +1,6 @@
 #include "files/lustre.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <sstream>
 #include <string_view>
 #include <vector>
@@ -15,6 +14,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "base/number_in.hpp"
 #include "base/system.hpp"
 
 namespace fsdp {
@@ -22,14 +22,6 @@ namespace fsdp {
 namespace {
 
 constexpr double patience_s = 5;  // for an answer of lfs: a busy metadata server may take seconds
-
-template <class Number>
-std::optional<Number> whole_number(std::string_view text) {
-  Number number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
 
 /// The project of a folder, which sites use for quotas; 0: none.
 std::uint32_t project_of(const std::filesystem::path& folder) {
@@ -56,14 +48,14 @@ bool is_on_lustre(const std::filesystem::path& folder) {
 
 std::optional<Stripe> parse_stripe(const std::string& text) {
   const std::size_t colon = text.find(':');
-  const auto count = whole_number<int>(std::string_view(text).substr(0, colon));
+  const auto count = number_in<int>(std::string_view(text).substr(0, colon));
   Stripe stripe{count.value_or(0), colon == text.npos ? "" : text.substr(colon + 1)};
   bool fits = stripe.count >= 1 || stripe.count == -1;
   if (colon != text.npos) {
     const std::size_t unit = std::string_view("KMG").find(stripe.size.empty() ? '?' : stripe.size.back());
     const std::string_view digits =
         std::string_view(stripe.size).substr(0, stripe.size.size() - (unit == std::string_view::npos ? 0 : 1));
-    const std::uint64_t number = whole_number<std::uint32_t>(digits).value_or(0);
+    const std::uint64_t number = number_in<std::uint32_t>(digits).value_or(0);
     const std::uint64_t bytes = number << (unit == std::string_view::npos ? 0 : 10 * (unit + 1));
     fits = fits && bytes > 0 && bytes % (64 << 10) == 0;
   }
@@ -81,8 +73,8 @@ std::string describe_striping(const std::string& printed) {
     if (word != "stripe_size:") continue;
     std::string size;
     words >> size;
-    const auto bytes = whole_number<std::uint64_t>(size);
-    const auto targets = whole_number<std::int64_t>(count), up_to = whole_number<std::int64_t>(end);
+    const auto bytes = number_in<std::uint64_t>(size);
+    const auto targets = number_in<std::int64_t>(count), up_to = number_in<std::int64_t>(end);
     if (!bytes || !targets) return "";
     // Versions print "all" as -1, or as the largest number of 16 or 32 bits.
     const bool all = *targets == -1 || *targets == 0xffff || *targets == 0xffffffff;
@@ -125,7 +117,7 @@ QuotaLeft parse_quota(const std::string& printed) {
   const auto number = [&](std::size_t i) {
     std::string_view text = fields[i];
     if (text.ends_with('*')) text.remove_suffix(1);
-    return whole_number<std::uint64_t>(text);
+    return number_in<std::uint64_t>(text);
   };
   const auto of = [&](std::size_t used, std::uint64_t unit) -> std::optional<std::uint64_t> {
     const auto now = number(used), soft = number(used + 1), hard = number(used + 2);

@@ -1,6 +1,5 @@
 #include "job/job_end.hpp"
 
-#include <charconv>
 #include <chrono>
 #include <cstdlib>
 #include <ctime>
@@ -12,6 +11,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "base/number_in.hpp"
 #include "base/system.hpp"
 
 namespace fsdp {
@@ -24,9 +24,8 @@ double now_s() { return std::chrono::duration<double>(std::chrono::system_clock:
 
 /// Returns nothing if `text` is not a whole number without a sign.
 std::optional<double> whole_seconds(std::string_view text) {
-  unsigned long long value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() ? std::optional(static_cast<double>(value)) : std::nullopt;
+  const auto value = number_in<unsigned long long>(text);
+  return value ? std::optional(static_cast<double>(*value)) : std::nullopt;
 }
 
 std::string_view without_spaces(std::string_view text) {

@@ -134,8 +134,8 @@ UpdateWork work_of_update(const Transformer& model, const Plan& plan, const Layo
       work.collective_bytes += touched_bytes(*use, members_along(use->axis, mesh).size);
       continue;
     }
-    const Cost cost = op.kind->cost ? op.kind->cost(op, costing) : Cost();
-    if (op.kind->part == UpdatePart::optimizer || op.kind->part == UpdatePart::rounding) {
+    const Cost cost = cost_by_kind(op, costing);
+    if (is_of_optimizer(op)) {
       work.optimizer_bytes += cost.memory_bytes;
       continue;
     }

@@ -1,7 +1,6 @@
 #include "options/options.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -11,6 +10,7 @@
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "base/number_in.hpp"
 #include "checkpoint/stored.hpp"
 #include "data/open_data.hpp"
 #include "files/json.hpp"
@@ -283,11 +283,10 @@ void add_adapter_options(OptionTable& table, TrainOptions& o) {
   table.then([&o](const OptionTable& read) {
     o.lora.layers.clear();
     for (const std::string& text : o.lora_layers) {
-      std::size_t layer = 0;
-      const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), layer);
-      if (problem != std::errc() || end != text.data() + text.size())
+      const auto layer = number_in<std::size_t>(text);
+      if (!layer)
         throw UserError(format("--lora-layers has '{}' (it is no number of a block); give numbers such as 0,1,5", text));
-      o.lora.layers.push_back(layer);
+      o.lora.layers.push_back(*layer);
     }
     settle_adapters(read, o);
   });
@@ -828,11 +827,10 @@ void add_precision_options(OptionTable& table, TrainOptions& o, const std::funct
 
 /// Reads the value of --recompute-num-layers, which the user typed as `name`, if it is not "auto".
 std::size_t read_blocks(const std::string& name, const std::string& value) {
-  std::size_t blocks = 0;
-  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), blocks);
-  if (error != std::errc() || end != value.data() + value.size())
+  const auto blocks = number_in<std::size_t>(value);
+  if (!blocks)
     throw UserError(format("{} '{}' is neither a number of blocks nor auto; give a whole number from 0, or auto", name, value));
-  return blocks;
+  return *blocks;
 }
 
 void add_memory_options(OptionTable& table, TrainOptions& o) {
@@ -902,8 +900,8 @@ void add_memory_options(OptionTable& table, TrainOptions& o) {
 void read_files(SaveOptions& save) {
   const std::string& text = save.files_per_checkpoint;
   if (text.empty() || text == "node") return;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), save.files);
-  if (error != std::errc() || end != text.data() + text.size() || save.files < 1)
+  save.files = number_in<decltype(save.files)>(text).value_or(0);
+  if (save.files < 1)
     throw UserError(
         format("--files-per-checkpoint is '{}' (expected a whole number, at least 1, or node); leave it out for a file "
                "for each rank",
@@ -1326,6 +1324,15 @@ std::vector<std::string> words_of(const TrainOptions& options, int ranks) {
 std::string with_option_names(const std::string& message) {
   TrainOptions unused;
   return train_option_table(unused, 1).name_options(message);
+}
+
+MeasuredUse measured_use(const TrainOptions& o, const Cluster& cluster, const GpuFigures* gpu) {
+  return {.gpu = gpu,
+          .type = o.sharding.types.parameter,
+          .ranks = cluster.ranks(),
+          .ranks_per_node = cluster.ranks_per_node,
+          .threads = static_cast<double>(std::max<std::size_t>(1, o.threads)),
+          .queues = o.cpu.communication_thread ? Queues::thread : Queues::one};
 }
 
 void check_schedule(const Schedule& s) {

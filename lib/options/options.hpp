@@ -20,6 +20,7 @@
 #include "engine/options.hpp"
 #include "engine/saver.hpp"
 #include "machine/compute_device.hpp"
+#include "machine/measured_rates.hpp"
 #include "nn/config.hpp"
 #include "optim/schedule.hpp"
 #include "record/metrics.hpp"
@@ -154,6 +155,9 @@ std::string with_option_names(const std::string& message);
 
 /// Throws UserError if warm-up and decay do not fit into the number of updates.
 void check_schedule(const Schedule& schedule);
+/// How a job with these options uses the files of --measured; `gpu` is null on CPUs. A rank has as many threads as the options
+/// say, at least one, and the device is not known yet.
+MeasuredUse measured_use(const TrainOptions& options, const Cluster& cluster, const GpuFigures* gpu);
 /// Every option by name with its effective value, for the start line of the metrics and the header of the checkpoint.
 nlohmann::json to_json(const TrainOptions& options);
 /// The text of --list-archs.

@@ -129,6 +129,15 @@ struct Kind {
   std::optional<Collective> collective = std::nullopt;  // if Operation::count > 0: a block may gather nothing
 };
 
+/// The cost of an operation by its kind; nothing for collectives, loads and unloads.
+inline Cost cost_by_kind(const Operation& op, const Costing& costing) {
+  return op.kind->cost ? op.kind->cost(op, costing) : Cost();
+}
+/// Returns true if the time of an operation counts as the optimizer's, with the roundings of state.
+inline bool is_of_optimizer(const Operation& op) {
+  return op.kind->part == UpdatePart::optimizer || op.kind->part == UpdatePart::rounding;
+}
+
 /// The effect on operand `i` of an operation.
 Effect effect_on(const Operation& op, std::size_t i);
 constexpr bool writes(Effect effect) { return effect != Effect::reads; }

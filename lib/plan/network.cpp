@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
-#include <optional>
 #include <vector>
 
 #include "base/format.hpp"
+#include "base/number_in.hpp"
 #include "base/user_error.hpp"
 #include "files/json.hpp"
 
@@ -32,14 +31,6 @@ const std::array networks = {
             .port_bandwidth = 200 * bytes_of_gbit,
             .source = "CSCS Alps: a Slingshot adapter for each of 4 GH200"},
     Network{.name = "ethernet-100", .ports = 1, .port_bandwidth = 100 * bytes_of_gbit, .source = "one port of 100 Gbit/s"}};
-
-template <class Number>
-std::optional<Number> number_of(std::string_view text) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
 
 /// Throws UserError if the values are impossible. `what` names the network in the message.
 Network checked(Network network, double ports, double gbit, const std::string& what) {
@@ -104,8 +95,8 @@ const Network* find_network(std::string_view name) {
 Network read_network(std::string_view text) {
   if (const Network* const known = find_network(text)) return *known;
   if (const std::size_t x = text.find('x'); x != std::string_view::npos) {
-    const auto ports = number_of<int>(text.substr(0, x));
-    const auto gbit = number_of<double>(text.substr(x + 1));
+    const auto ports = number_in<int>(text.substr(0, x));
+    const auto gbit = number_in<double>(text.substr(x + 1));
     if (ports && gbit) return checked({.name = std::string(text), .source = "as given"}, *ports, *gbit, std::string(text));
   }
   const std::string path(text);

@@ -28,10 +28,6 @@ constexpr double StepPrediction::*parts[] = {&StepPrediction::total,
                                              &StepPrediction::recomputed_products,
                                              &StepPrediction::recomputed_attention};
 
-bool is_optimizer(const Operation& op) {
-  return op.kind->part == UpdatePart::optimizer || op.kind->part == UpdatePart::rounding;
-}
-
 /// Ranks that are alike are one class. A slow rank forms its own class. If there are several shard groups, its whole group
 /// joins the class, because its gathers wait for it.
 enum RankClass : std::uint8_t { usual = 1, slow_ones = 2 };
@@ -60,10 +56,7 @@ UpdateSimulation::UpdateSimulation(const Transformer& model, const ShardingOptio
     const Costing costing{layout, stages, options.optimizer, planned.sharded.plan.blocks_in_pieces};
     for (const Operation& op : planned.sharded.plan.update) {
       planned.uses.push_back(collective_of(op));
-      planned.costs.push_back(planned.uses.back() ? Cost()
-                              : cost              ? cost(op, costing)
-                              : op.kind->cost     ? op.kind->cost(op, costing)
-                                                  : Cost());
+      planned.costs.push_back(planned.uses.back() ? Cost() : cost ? cost(op, costing) : cost_by_kind(op, costing));
     }
   }
 }
@@ -95,11 +88,11 @@ UpdateSimulation::Simulated UpdateSimulation::simulate(const Planned& planned, c
   const auto compute = [&](std::size_t i) {
     const Operation& op = plan.update[i];
     if (op.kind->part == UpdatePart::transfer) return copy(op);
-    CostTime& time = out.work[i] = time_of(planned.costs[i], rates, is_optimizer(op) ? rates.optimizer : rates.memory);
+    CostTime& time = out.work[i] = time_of(planned.costs[i], rates, is_of_optimizer(op) ? rates.optimizer : rates.memory);
     for (double CostTime::*part : {&CostTime::products, &CostTime::attention, &CostTime::memory, &CostTime::total})
       time.*part *= spread * slow.factor;
     if (computes(op)) {
-      if (is_optimizer(op))
+      if (is_of_optimizer(op))
         step.optimizer += time.total;
       else if (op.kind->part == UpdatePart::again)
         step.recomputation += time.total, step.recomputed_products += time.products,

@@ -21,15 +21,14 @@ class Simulation {
     for (std::size_t i = 0; i < tasks.size(); ++i) {
       const Task& task = tasks[i];
       State& state = states_[i];
-      expect(task.slows >= 0 && task.slows < 1 && task.classes < 1 << most_classes, "a task is one of known classes");
+      expect(task.slows >= 0 && task.slows < 1 && task.classes >= 1 && task.classes <= 3, "a task is one of two classes");
       expect(task.length >= 0 && task.length < never, "the length of a task is known");
       for (const int earlier : task.waits) expect(earlier >= 0 && at(earlier) < i, "a task waits for earlier ones");
       for (const int earlier : task.waits)
         if (!states_[at(earlier)].is_after(i))
           states_[at(earlier)].successors.push_back(static_cast<int>(i)), ++state.unfinished;
-      for (int c = 0; c < most_classes; ++c) {
-        if (!(task.classes >> c & 1)) continue;
-        const auto queue = static_cast<std::size_t>(task.queue * most_classes + c);
+      for (const int c : classes_of(task)) {
+        const auto queue = at(task.queue * most_classes + c);
         if (last_of_queue_.size() <= queue) last_of_queue_.resize(queue + 1, -1);
         if (const int before = last_of_queue_[queue]; before >= 0 && !states_[at(before)].is_after(i))
           states_[at(before)].successors.push_back(static_cast<int>(i)), ++state.unfinished;
@@ -45,8 +44,7 @@ class Simulation {
     for (std::size_t i = 0; i < tasks_.size(); ++i)
       if (states_[i].unfinished == 0) become_ready(static_cast<int>(i), -1);
     for (;;) {
-      while (end_those_that_end_now()) {
-      }
+      if (end_those_that_end_now()) continue;
       begin_those_with_free_links();
       if (end_those_that_end_now()) continue;  // tasks without length
       change_rates();
@@ -66,6 +64,11 @@ class Simulation {
     bool is_after(std::size_t i) const { return !successors.empty() && successors.back() == static_cast<int>(i); }
   };
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
+  /// The indices of the bits in Task::classes.
+  static std::span<const int> classes_of(const Task& task) {
+    static constexpr std::array all = {0, 1};
+    return std::span(all).subspan(task.classes == 2 ? 1 : 0, task.classes == 3 ? 2 : 1);
+  }
 
   bool end_those_that_end_now() {
     std::vector<int> ended;
@@ -105,8 +108,7 @@ class Simulation {
   void occupy(int i, bool busy) {
     const Task& task = tasks_[at(i)];
     if (task.link < 0) return;
-    for (int c = 0; c < most_classes; ++c) {
-      if (!(task.classes >> c & 1)) continue;
+    for (const int c : classes_of(task)) {
       const std::size_t link = at(task.link * most_classes + c);
       if (busy && states_[at(i)].ready < now_ && freed_by_[link] >= 0 && times_[at(freed_by_[link])].end == now_)
         times_[at(i)].after = freed_by_[link];  // it waited for the link
@@ -115,9 +117,7 @@ class Simulation {
     }
   }
   bool is_free(const Task& task) const {
-    for (int c = 0; c < most_classes; ++c)
-      if ((task.classes >> c & 1) && link_is_busy_[at(task.link * most_classes + c)]) return false;
-    return true;
+    return std::ranges::none_of(classes_of(task), [&](int c) { return link_is_busy_[at(task.link * most_classes + c)]; });
   }
 
   void begin_those_with_free_links() {
@@ -131,14 +131,12 @@ class Simulation {
     rates_change_ = false;
     std::array<double, most_classes> slowed{};
     for (const int i : running_)
-      for (int c = 0; c < most_classes; ++c)
-        if (tasks_[at(i)].classes >> c & 1) slowed[at(c)] = std::max(slowed[at(c)], tasks_[at(i)].slows);
+      for (const int c : classes_of(tasks_[at(i)])) slowed[at(c)] = std::max(slowed[at(c)], tasks_[at(i)].slows);
     for (const int i : running_) {
       const Task& task = tasks_[at(i)];
       if (!task.is_slowed) continue;
       double rate = 1;
-      for (int c = 0; c < most_classes; ++c)
-        if (task.classes >> c & 1) rate = std::min(rate, 1 - slowed[at(c)]);
+      for (const int c : classes_of(task)) rate = std::min(rate, 1 - slowed[at(c)]);
       State& state = states_[at(i)];
       if (rate == state.rate) continue;
       state.done += (now_ - state.since) * state.rate;

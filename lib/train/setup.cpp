@@ -194,23 +194,21 @@ void fill_shard(const LoopContext& loop, const Origin& origin) {
   if (loop.engine.keeps_average()) executor.begin_average();
 }
 
-/// The run that --measured is for.
-MeasuredUse measured_use(const TrainOptions& options, const Machine& machine, int ranks) {
+/// How a run on this machine uses the files of --measured.
+MeasuredUse measured_use_here(const TrainOptions& options, const Machine& machine, int ranks) {
   const bool on_cpu = is_host(machine.kind);
-  return {.gpu = on_cpu ? nullptr : figures_of(machine.device->description()),
-          .device = machine.device->description(),
-          .type = options.sharding.types.parameter,
-          .ranks = ranks,
-          .ranks_per_node = machine.node->size(),
-          .threads = static_cast<double>(machine.cpus.threads),
-          .cores = on_cpu ? machine.cpus.cores : 0,
-          .queues = options.cpu.communication_thread ? Queues::thread : Queues::one};
+  const int per_node = machine.node->size();
+  MeasuredUse use = measured_use(options, {.nodes = ranks / per_node, .ranks_per_node = per_node},
+                                 on_cpu ? nullptr : figures_of(machine.device->description()));
+  use.device = machine.device->description();
+  use.ranks = ranks, use.threads = machine.cpus.threads, use.cores = on_cpu ? machine.cpus.cores : 0;
+  return use;
 }
 
 /// Throws UserError if --measured cannot be used.
 void require_measured(const TrainOptions& options, const Machine& machine, int ranks) {
   if (options.measured.empty()) return;
-  const MeasuredUse use = measured_use(options, machine, ranks);
+  const MeasuredUse use = measured_use_here(options, machine, ranks);
   if (!is_host(machine.kind) && !use.gpu)
     throw UserError(
         format("--measured does not go with this GPU ({}; figures of its data sheet are not known); leave it out", use.device));
@@ -495,7 +493,7 @@ nlohmann::json start_fields(const RunContext& run, const Machine& machine, const
     ShardingOptions sharding = run.options.sharding;
     if (data) sharding.batch.T = std::max<std::size_t>(1, std::llround(data->padding.columns(sharding.batch.T)));
     const Rates rates =
-        measured_rates(run.options.measured, measured_use(run.options, machine, run.world.size()),
+        measured_rates(run.options.measured, measured_use_here(run.options, machine, run.world.size()),
                        gpu ? rates_of(*gpu, model.transformer(), sharding.types.parameter, network_of(*gpu)) : Rates());
     const StepPrediction step = UpdateSimulation(model.transformer(), sharding, model.mesh().shape, cluster).predict(rates);
     fields["predicted"] = {{"total", step.total},

@@ -47,7 +47,7 @@ ShardingOptions sharding_of(const Row& row) {
 Cost costs_before_one_pass(const Operation& op, const Costing& costing) {
   if (op.kind == &kinds::optimizer_16_bit)
     return {.memory_bytes = 56 * static_cast<double>(costing.layout.shard_numel(static_cast<std::size_t>(op.unit)))};
-  return op.kind->cost ? op.kind->cost(op, costing) : Cost();
+  return cost_by_kind(op, costing);
 }
 
 /// Solves A x = b. Gaussian elimination with the largest pivots.
