@@ -113,8 +113,8 @@ std::string prediction_table(const PlanTable& table) {
     constants.push_back(
         {"a node's disk", format("{:.3g} and {:.3g} GB/s", disk.read, disk.write), "reads and writes: --nvme-bandwidth"});
   std::vector<Cells> rows = {
-      {"", "ms per", "tokens", "", "pro-", "atten-", "memory-", "recom-", "opti-", "", "", ""},
-      {"  strategy", "update", "/s", "MFU", "ducts", "tion", "bound", "puted", "mizer", "slowed", "waits", "fits"}};
+      {"", "ms per", "tokens", "", "pro-", "atten-", "memory-", "recom-", "opti-", "", "ex-", ""},
+      {"  strategy", "update", "/s", "MFU", "ducts", "tion", "bound", "puted", "mizer", "slowed", "posed", "fits"}};
   for (const PlanRow& row : shown_rows(table))
     for (const bool recompute : {false, true}) {
       const PlanVariant& variant = row.variant(recompute);
@@ -128,8 +128,8 @@ std::string prediction_table(const PlanTable& table) {
   return format(
              "\nprediction for {}, not measured: the plan's operations with these rates\n{}"
              "Reading data and saves are not included. Parts are ms of the compute stream; with the host's time they\n"
-             "add up to an update. slowed: computing takes longer because collectives run at the same time; waits:\n"
-             "for transfers and sums. MFU: of {:.3g} TFLOP/s, attention counted causally.\n",
+             "add up to an update. slowed: computing takes longer because collectives run at the same time; exposed:\n"
+             "it waits for transfers and sums. MFU: of {:.3g} TFLOP/s, attention counted causally.\n",
              rates.machine, rates_table(constants), rates.peak / 1e12) +
          lay_out(rows, 2) + (table.scaling.empty() ? text_of(prediction_notes(table)) : "");
 }
@@ -456,21 +456,12 @@ nlohmann::json traffic_json(const ClusterTraffic& t) {
 nlohmann::json prediction_json(const PlanVariant& variant) {
   const StepPrediction& step = variant.step;
   const double without = variant.seconds_without_slow_rank;
-  return {{"ms_without_slow_rank", without > 0 ? nlohmann::json(1e3 * without) : nlohmann::json()},
-          {"ms", 1e3 * step.total},
-          {"tokens_per_second", variant.tokens_per_second},
-          {"mfu", variant.mfu},
-          {"products_ms", 1e3 * step.products},
-          {"attention_ms", 1e3 * step.attention},
-          {"memory_bound_ms", 1e3 * step.memory_bound},
-          {"recomputation_ms", 1e3 * step.recomputation},
-          {"slowed_ms", 1e3 * step.slowed},
-          {"host_ms", 1e3 * step.host},
-          {"optimizer_ms", 1e3 * step.optimizer},
-          {"communication_ms", 1e3 * step.communication},
-          {"offload_ms", 1e3 * step.offload},
-          {"disk_ms", 1e3 * step.disk},
-          {"exposed_ms", 1e3 * step.exposed}};
+  nlohmann::json json = {{"ms_without_slow_rank", without > 0 ? nlohmann::json(1e3 * without) : nlohmann::json()},
+                         {"tokens_per_second", variant.tokens_per_second},
+                         {"mfu", variant.mfu}};
+  for (const auto& [name, seconds] : step_parts()) json[std::string(name) + "_ms"] = 1e3 * step.*seconds;
+  json["ms"] = 1e3 * step.total;
+  return json;
 }
 
 }  // namespace

@@ -87,12 +87,14 @@ std::string scaling_headline(const PlanTable& table) {
 }
 
 constexpr std::string_view scaling_legend =
-    "Efficiency: tokens per second and rank, against the first row that fits. Slowed and waits are ms of an update. Memory is "
+    "Efficiency: tokens per second and rank, against the first row that fits. Slowed and exposed are ms of an update. Memory "
+    "is "
     "that of a rank. Recomputed: blocks whose activations are recomputed";
 
 std::string legend_of(const PlanTable& table) {
-  return format("{}{}.", scaling_legend,
-                recomputes(table.options) ? ", as the options say" : "; all if an update is then faster, or only then fits");
+  return format(
+      "{}{}.", scaling_legend,
+      recomputes(table.options) ? ", as the options say" : "; all if the update is then faster, or if it does not fit without");
 }
 
 }  // namespace
@@ -140,8 +142,8 @@ std::optional<double> efficiency(const PlanTable& table, const PredictedPoint& p
 std::string describe_scaling(const PlanTable& table) {
   if (table.scaling.empty()) return "";
   std::vector<Cells> rows = {
-      {"", "", "ms per", "tokens", "/s and", "effi-", "", "", "", "", "recom-", ""},
-      {"nodes", "ranks", "update", "/s", "rank", "ciency", "slowed", "waits", "MFU", "memory", "puted", "fits"}};
+      {"", "", "ms per", "tokens", "/s and", "effi-", "", "ex-", "", "", "recom-", ""},
+      {"nodes", "ranks", "update", "/s", "rank", "ciency", "slowed", "posed", "MFU", "memory", "puted", "fits"}};
   for (const PredictedPoint& point : table.scaling) rows.push_back(cells_of(table, point));
   for (Cells& row : rows) row[0].insert(0, "  ");
   return format("\n{}\n{}{}\n{}", scaling_headline(table), lay_out(rows, 2), wrap(legend_of(table), 0, 100),
@@ -208,7 +210,7 @@ std::string scaling_page(const PlanTable& table) {
                          return 1e3 * (step.total - step.slowed - step.exposed - step.host);
                        }),
                  curve("slowed by collectives", 1, [](const PredictedPoint& point) { return 1e3 * point.variant.step.slowed; }),
-                 curve("waits", 2, [](const PredictedPoint& point) { return 1e3 * point.variant.step.exposed; })},
+                 curve("exposed", 2, [](const PredictedPoint& point) { return 1e3 * point.variant.step.exposed; })},
       .from_zero = true};
   constexpr double gibi = 1 << 30;
   Plot memory{
@@ -223,7 +225,7 @@ std::string scaling_page(const PlanTable& table) {
   std::string plots;
   for (Plot* const plot : {&throughput, &share, &parts, &memory}) plot->logarithmic_x = true, plots += plot_element(*plot);
 
-  std::vector<Cells> rows = {{"nodes", "ranks", "ms/update", "tokens/s", "tokens/s and rank", "efficiency", "slowed", "waits",
+  std::vector<Cells> rows = {{"nodes", "ranks", "ms/update", "tokens/s", "tokens/s and rank", "efficiency", "slowed", "exposed",
                               "MFU", "memory", "recomputed", "fits"}};
   for (const PredictedPoint& point : table.scaling) rows.push_back(cells_of(table, point));
   std::string notes = format("<p>{}</p>\n", escaped(legend_of(table)));

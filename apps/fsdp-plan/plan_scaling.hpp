@@ -16,8 +16,8 @@ namespace fsdp {
 std::vector<int> numbers_of_ranks(const std::vector<std::string>& items, int most);
 
 /// Predicts each number of ranks in the options, with nodes of --ranks-per-node ranks; fewer ranks are one node. If the user
-/// asked for no recomputation, a point has it if the update is then faster, or only then fits. Throws UserError, which names
-/// the number, if the strategy is impossible on this number of ranks.
+/// asked for no recomputation, a point has it if the update is then faster, or if it does not fit without. Throws UserError,
+/// which names the number, if the strategy is impossible on this number of ranks.
 std::vector<PredictedPoint> predict_scaling(const PlanTable& table);
 /// Tokens per second and rank, against the first point that fits. Empty if this point does not fit.
 std::optional<double> efficiency(const PlanTable& table, const PredictedPoint& point);

@@ -125,6 +125,7 @@ class Search {
   Tuning run() {
     const Timer timer;
     tuning_.own = own_options(table_);
+    tuning_.own.fits = excess(tuning_.own) <= 1;
     const std::size_t own_rows = options_.train.sharding.batch.B * options_.train.sharding.plan.micro_batches;
     constexpr std::size_t most_tokens = std::size_t{1} << 30;  // as --batch-size says
     const std::size_t most_rows =
@@ -186,8 +187,9 @@ class Search {
       for (const Recompute recompute : {Recompute::none, Recompute::fewest, Recompute::all, Recompute::all_from_host}) {
         tuned.recompute = recompute;
         tuned.offloaded_inputs = recompute == Recompute::all_from_host ? all_inputs : 0;
-        if (recomputes_all(tuned))
-          tuned.checkpoint_policy = plan.checkpoint_policy, tuned.checkpoint_every = plan.checkpoint_every;
+        const bool all = recomputes_all(tuned);
+        tuned.checkpoint_policy = all ? plan.checkpoint_policy : CheckpointPolicy::block;
+        tuned.checkpoint_every = all ? plan.checkpoint_every : 1;
         if (tuned.offloaded_inputs > 0 && (!is_for_gpus(start) || plan.checkpoint_policy == CheckpointPolicy::selective))
           continue;
         if (!try_one(start, tuned)) continue;
@@ -406,7 +408,6 @@ nlohmann::json to_json(const PlanTable& table, const TunedOptions& t) {
           {"shard_group_size", t.shard_group_size},
           {"batch_size", t.batch_size},
           {"update_freq", t.micro_batches},
-          {"attention_cudnn", t.attention != AttentionBackend::own},
           {"checkpoint_activations", recomputes_all(t)},
           {"recomputed_blocks", t.recomputed_blocks},
           {"offloaded_inputs", std::min(t.offloaded_inputs, table.model->blocks.size())},

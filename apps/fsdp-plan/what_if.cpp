@@ -1,6 +1,7 @@
 #include "fsdp-plan/what_if.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -23,11 +24,7 @@ struct Change {
 };
 constexpr Change changes_to_try[] = {
     {"products x 2", [](Rates& r, DiskRates&) { r.products.value *= 2, r.fp32_products.value *= 2; }},
-    {"attention x 2",
-     [](Rates& r, DiskRates&) {
-       for (auto* const table : {&r.attention.head_64, &r.attention.head_128})
-         for (double& rate : *table) rate *= 2;
-     }},
+    {"attention x 2", [](Rates& r, DiskRates&) { r.attention = r.attention.scaled(2); }},
     {"memory bandwidth x 2", [](Rates& r, DiskRates&) { r.memory.value *= 2, r.optimizer.value *= 2; }},
     {"links in a node x 2", [](Rates& r, DiskRates&) { r.ring.value *= 2, r.shared_memory.value *= 2; }},
     {"network x 2", [](Rates& r, DiskRates&) { r.network.port_bandwidth *= 2; }},
@@ -41,7 +38,8 @@ using Times = std::map<std::string, double>;
 
 /// Seconds of the work on the critical path of an update.
 Times path_of(const std::vector<SimulatedOperation>& operations, MeshShape mesh, const Cluster& cluster) {
-  constexpr const char* collectives[] = {"all-gathers", "reduce-scatters", "all-reduces"};
+  constexpr std::array<const char*, collective_kinds> collectives = {"all-gathers", "reduce-scatters", "all-reduces",
+                                                                     "broadcasts"};
   Times times;
   for (const SimulatedOperation& simulated : operations) {
     if (!simulated.is_critical) continue;
@@ -50,7 +48,7 @@ Times path_of(const std::vector<SimulatedOperation>& operations, MeshShape mesh,
     const double length = simulated.time.end - simulated.time.begin;
     if (is_collective(op)) {
       const bool leaves_node = ring_group(op.group, mesh, cluster).nodes > 1;
-      times[format("{} {}", collectives[static_cast<int>(*op.kind->collective)],
+      times[format("{} {}", collectives[static_cast<std::size_t>(*op.kind->collective)],
                    leaves_node ? "between nodes" : "in a node")] += length;
     } else if (op.kind->part == UpdatePart::transfer) {
       times["copies of offloaded state"] += length;
@@ -94,7 +92,7 @@ Bottlenecks find_bottlenecks(const Transformer& model, const ShardingOptions& op
   double sum = 0;
   for (const auto& [work, seconds] : times) sum += seconds;
   for (const auto& [work, seconds] : times)
-    if (seconds > 0) out.path.push_back({work, seconds / sum});
+    if (seconds > 1e-9 * sum) out.path.push_back({work, seconds / sum});
   for (const Change& change : changes_to_try) {
     Rates changed = rates;
     DiskRates changed_disk = disk;

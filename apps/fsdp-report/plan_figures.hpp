@@ -15,7 +15,7 @@ namespace fsdp {
 struct TitledPlan {
   std::string title;
   ExplainedPlan plan;
-  Queues queues = Queues::streams;  // of a timeline; predicted times do not depend on it
+  Queues queues = Queues::streams;  // of a timeline without predicted times
 };
 
 /// What each rank holds of parameters, gradients and optimizer state, by strategy.

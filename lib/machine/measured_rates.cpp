@@ -62,9 +62,8 @@ Rates cpu_rates(const nlohmann::json& content, const std::string& name, const Me
   if (rates.products > 1.2 * rates.peak)
     throw UserError(format("{} has products that are {:.1f} times as fast as its peak (it is damaged); measure again", name,
                            rates.products / rates.peak));
-  rates.attention = {{}, {}, 1, source};
   const double attention = rate("attention", most_flops);
-  rates.attention.head_64.fill(attention), rates.attention.head_128.fill(attention);
+  rates.attention = {equal_rates(attention), equal_rates(attention), 1, source};
   rates.memory = rates.host_link = rate("memory", most_bytes_per_second);
   rates.optimizer = rate("optimizer", most_bytes_per_second);
   if (use.ranks > 1) {

@@ -1,6 +1,7 @@
 // A kind of operation is a constant of type Kind. It has the operands and the effects on them, the function that runs the
 // operation, its cost, and facts for the checkers of plans. The executor, the checkers, and the code that counts or draws a
-// plan use only these constants. The constants are defined in operations/; docs/extending-operation.md shows how to add one.
+// plan use only these constants. The constants are defined in lib/run/operations/; docs/extending-operation.md shows how to add
+// one.
 #pragma once
 
 #include <optional>

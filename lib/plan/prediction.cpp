@@ -14,25 +14,28 @@ namespace {
 
 double real(std::size_t n) { return static_cast<double>(n); }
 
-constexpr double StepPrediction::*parts[] = {&StepPrediction::total,
-                                             &StepPrediction::products,
-                                             &StepPrediction::attention,
-                                             &StepPrediction::memory_bound,
-                                             &StepPrediction::slowed,
-                                             &StepPrediction::exposed,
-                                             &StepPrediction::recomputation,
-                                             &StepPrediction::offload,
-                                             &StepPrediction::disk,
-                                             &StepPrediction::optimizer,
-                                             &StepPrediction::communication,
-                                             &StepPrediction::recomputed_products,
-                                             &StepPrediction::recomputed_attention};
+constexpr StepPart all_parts[] = {{"total", &StepPrediction::total},
+                                  {"products", &StepPrediction::products},
+                                  {"attention", &StepPrediction::attention},
+                                  {"memory_bound", &StepPrediction::memory_bound},
+                                  {"recomputation", &StepPrediction::recomputation},
+                                  {"recomputed_products", &StepPrediction::recomputed_products},
+                                  {"recomputed_attention", &StepPrediction::recomputed_attention},
+                                  {"optimizer", &StepPrediction::optimizer},
+                                  {"slowed", &StepPrediction::slowed},
+                                  {"exposed", &StepPrediction::exposed},
+                                  {"host", &StepPrediction::host},
+                                  {"communication", &StepPrediction::communication},
+                                  {"offload", &StepPrediction::offload},
+                                  {"disk", &StepPrediction::disk}};
 
 /// Ranks that are alike are one class. A slow rank forms its own class. If there are several shard groups, its whole group
 /// joins the class, because its gathers wait for it.
 enum RankClass : std::uint8_t { usual = 1, slow_ones = 2 };
 
 }  // namespace
+
+std::span<const StepPart> step_parts() { return all_parts; }
 
 struct UpdateSimulation::Simulated {
   StepPrediction step;
@@ -120,7 +123,7 @@ UpdateSimulation::Simulated UpdateSimulation::simulate(const Planned& planned, c
     if (rates.queues == Queues::one || op.stream == StreamId::compute) return 0;
     return rates.queues == Queues::thread ? 1 : static_cast<int>(op.stream);
   };
-  const bool has_slow = slow.rank >= 0;
+  const bool has_slow = slow.factor > 1;  // else the rank is like the others
   const bool one_shard_group = mesh_.replicate == 1 || mesh_.shard == 1;
   std::vector<int> usual_tasks, slow_tasks;  // by operation
   const auto add = [&](std::vector<int>& tasks_of, std::uint8_t classes, const Task& task, const Operation& op, int computing) {
@@ -187,7 +190,7 @@ StepPrediction UpdateSimulation::predict(const Rates& rates, const DiskRates& di
   if (planned_.size() > 1) {  // the first micro-batch differs, as does the last one; all others take the same time
     const StepPrediction three = simulate(planned_.back(), rates, disk, slow).step;
     const double more = real(options_.plan.micro_batches - 2);
-    for (const auto part : parts) step.*part += more * (three.*part - step.*part);
+    for (const auto& [name, part] : all_parts) step.*part += more * (three.*part - step.*part);
   }
   step.host = rates.update;
   step.total += step.host;

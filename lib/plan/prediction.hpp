@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "plan/rates.hpp"
@@ -43,6 +44,13 @@ struct StepPrediction {
   double recomputed_products = 0, recomputed_attention = 0;  // parts of `recomputation`
 };
 
+/// The members of StepPrediction, with their names in files.
+struct StepPart {
+  const char* name;
+  double StepPrediction::*seconds;
+};
+std::span<const StepPart> step_parts();
+
 /// The time and the part of each operation of a simulated update, for drawings and the critical path.
 struct SimulatedOperation {
   const Operation* operation;
@@ -61,8 +69,8 @@ class UpdateSimulation {
 
   /// `rates.network` must have ports if the cluster has several nodes. `disk` must be known if state is in a file.
   StepPrediction predict(const Rates& rates, const DiskRates& disk = {}, SlowRank slow = {}) const;
-  /// The operations of an update with at most `micro_batches` (2 or 3), in the order of the plan. They live as long as this
-  /// object.
+  /// The operations of an update with `micro_batches` (2 or 3) or, if it has at most three, of the whole update, in the order
+  /// of the plan. They live as long as this object.
   std::vector<SimulatedOperation> operations(const Rates& rates, const DiskRates& disk = {}, SlowRank slow = {},
                                              std::size_t micro_batches = 2) const;
 

@@ -18,20 +18,21 @@ constexpr double half_of_h100 = 250, rate_of_h100 = 989.5e12 / 132;
 
 /// The rate of cuDNN's attention, in proportion to the peak of the GPU.
 AttentionRates cudnn_attention(GpuArchitecture architecture, double peak) {
-  const auto scaled = [&](std::array<double, 6> rates, double of_peak) {
-    for (double& rate : rates) rate *= peak / of_peak;
-    return rates;
-  };
   if (architecture == GpuArchitecture::hopper)
-    return {scaled({128, 175, 274, 303, 322, 335}, 989.5), scaled({213, 289, 347, 385, 403, 430}, 989.5), 1.4,
-            "cuDNN measured on an H200 at 1k and 2k tokens (heads of 64) and 4k (128); other lengths by the curve of "
-            "FlashAttention-2"};
+    return AttentionRates{
+        {128, 175, 274, 303, 322, 335},
+        {213, 289, 347, 385, 403, 430},
+        1.4,
+        "cuDNN measured on an H200 at 1k and 2k tokens (heads of 64) and 4k (128); other lengths by the curve "
+        "of FlashAttention-2"}
+        .scaled(peak / 989.5);
   if (architecture == GpuArchitecture::ampere || architecture == GpuArchitecture::ada)
-    return {scaled({88, 119, 140, 156, 165, 171}, 312), scaled({99, 133, 155, 173, 182, 189}, 312), 1.3,
-            "assumed to be FlashAttention-2's on an A100, as published in its repository"};
-  AttentionRates rates{{}, {}, 1.4, "assumed: 0.3 of the peak"};
-  rates.head_64.fill(0.3 * peak), rates.head_128.fill(0.3 * peak);
-  return rates;
+    return AttentionRates{{88, 119, 140, 156, 165, 171},
+                          {99, 133, 155, 173, 182, 189},
+                          1.3,
+                          "assumed to be FlashAttention-2's on an A100, as published in its repository"}
+        .scaled(peak / 312);
+  return {equal_rates(0.3 * peak), equal_rates(0.3 * peak), 1.4, "assumed: 0.3 of the peak"};
 }
 
 /// The share of the memory bandwidth that our row kernels reach on an H200: 0.42, 0.60 and 0.70 for widths 768, 2,048, 4,096.
@@ -46,6 +47,13 @@ double share_of_rows(std::size_t width) {
 nlohmann::json to_json(const Rate& rate) { return {{"value", rate.value}, {"source", rate.source}}; }
 
 }  // namespace
+
+AttentionRates AttentionRates::scaled(double factor) const {
+  AttentionRates out = *this;
+  for (auto* const table : {&out.head_64, &out.head_128})
+    for (double& rate : *table) rate *= factor;
+  return out;
+}
 
 double AttentionRates::both(std::size_t tokens, std::size_t head_size) const {
   const auto& table = head_size >= 96 ? head_128 : head_64;
@@ -65,17 +73,14 @@ Rates rates_of(const GpuFigures& gpu, const Transformer& model, DType type, cons
   if (type != DType::f32 && model.device().cudnn_head_size >= model.config().head_size) {
     attention = cudnn_attention(gpu.architecture, peak);
   } else {
-    attention = {{115, 156, 189, 189, 189, 189},
-                 {104, 139, 163, 181, 181, 181},
-                 1.45,
-                 "our kernels on an H200 at 1k and 2k tokens (heads of 64) and 4k (128), by the peak; shorter sequences by the "
-                 "curve of FlashAttention-2"};
-    for (auto* const table : {&attention.head_64, &attention.head_128})
-      for (double& rate : *table) rate *= peak / 989.5;
+    attention = AttentionRates{{115, 156, 189, 189, 189, 189},
+                               {104, 139, 163, 181, 181, 181},
+                               1.45,
+                               "our kernels on an H200 at 1k and 2k tokens (heads of 64) and 4k (128), by the peak; shorter "
+                               "sequences by the curve of FlashAttention-2"}
+                    .scaled(peak / 989.5);
   }
-  for (auto* const table : {&attention.head_64, &attention.head_128})
-    for (double& rate : *table) rate *= power;
-  attention.source += limited;
+  attention = attention.scaled(power), attention.source += limited;
   constexpr const char* nccl = "NCCL, src/graph/tuning.cc: ring, protocol Simple";
   return {.machine = std::string(gpu.product),
           .type = type,
@@ -178,12 +183,18 @@ double port_bandwidth(const RingGroup& group, const Rates& rates) {
   return rates.network_share * rates.network.node_bandwidth() * group.share_of_node;
 }
 
-}  // namespace
+/// The part of this bandwidth that is left if the group spans more than two nodes.
+double share_of_many_nodes(const RingGroup& group, const Rates& rates) {
+  return std::pow(group.nodes / 2.0, -rates.network.decay);
+}
 
+/// Bytes per second of a ring over the group.
 double ring_bandwidth(const RingGroup& group, const Rates& rates) {
   if (group.nodes == 1) return rates.ring;
-  return std::min<double>(rates.ring, port_bandwidth(group, rates) * std::pow(group.nodes / 2.0, -rates.network.decay));
+  return std::min<double>(rates.ring, port_bandwidth(group, rates) * share_of_many_nodes(group, rates));
 }
+
+}  // namespace
 
 CollectiveTime time_of(const CollectiveUse& use, MeshShape mesh, const Cluster& cluster, const Rates& rates) {
   const RingGroup group = ring_group(use.axis, mesh, cluster);
@@ -215,9 +226,10 @@ CollectiveTime time_of(const CollectiveUse& use, MeshShape mesh, const Cluster& 
   // Sums in canonical order: messages from rank to rank.
   const ClusterTraffic traffic = traffic_of_cluster({use}, mesh, cluster);
   const double of_rank = static_cast<double>(traffic.rank.total()) / rates.ring,
-               of_node = traffic.out_of_node == 0 ? 0
-                                                  : static_cast<double>(traffic.out_of_node) /
-                                                        (rates.network_share * rates.network.node_bandwidth());
+               of_node = traffic.out_of_node == 0
+                             ? 0
+                             : static_cast<double>(traffic.out_of_node) /
+                                   (rates.network_share * rates.network.node_bandwidth() * share_of_many_nodes(group, rates));
   return time(std::max(of_rank, of_node), of_rank == 0 ? 0 : std::min(1.0, of_rank / of_node));
 }
 

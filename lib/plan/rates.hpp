@@ -23,6 +23,8 @@ struct Rate {
   operator double() const { return value; }
 };
 
+/// The rates of attention if they are the same for all lengths and heads.
+constexpr std::array<double, 6> equal_rates(double rate) { return {rate, rate, rate, rate, rate, rate}; }
 /// FLOP/s of causal attention, where FLOPs count the half that is not masked: 2 products forward and 5 backward.
 struct AttentionRates {
   /// Forward and backward together, for sequences of 512, 1k, 2k, 4k, 8k and 16k tokens. Between them the rate is interpolated
@@ -31,6 +33,8 @@ struct AttentionRates {
   double forward_to_backward = 1.3;  // the ratio of the two rates
   std::string source = {};
 
+  /// Returns the rates, all multiplied by `factor`.
+  AttentionRates scaled(double factor) const;
   double both(std::size_t tokens, std::size_t head_size) const;
   double backward(std::size_t tokens, std::size_t head_size) const {
     return both(tokens, head_size) * (1 / forward_to_backward + 2.5) / 3.5;
@@ -97,8 +101,6 @@ struct RingGroup {
   double share_of_node = 1;
 };
 RingGroup ring_group(GroupAxis axis, MeshShape mesh, const Cluster& cluster);
-/// Bytes per second of a ring over the group.
-double ring_bandwidth(const RingGroup& group, const Rates& rates);
 struct CollectiveTime {
   double seconds = 0;
   double slows = 0;  // the part of its rate that computing loses meanwhile

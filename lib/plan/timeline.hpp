@@ -18,7 +18,7 @@ double drawn_time(const Operation& op, const Layout& layout, std::size_t block_n
 /// "F0": the letter of the kind, and the number of the block or unit.
 std::string drawn_label(const Operation& op, const Layout& layout);
 
-/// `block_numel` is the number of parameters of one block, The transfer of so many parameters is drawn as long as the forward
+/// `block_numel` is the number of parameters of one block. The transfer of so many parameters is drawn as long as the forward
 /// pass of a block. Lines have at most `columns` characters. If there are more than three micro-batches, only the first two and
 /// the last one are drawn. Pure function.
 std::string draw_timeline(const std::vector<Operation>& operations, const Layout& layout, std::size_t block_numel,

@@ -496,17 +496,7 @@ nlohmann::json start_fields(const RunContext& run, const Machine& machine, const
         measured_rates(run.options.measured, measured_use_here(run.options, machine, run.world.size()),
                        gpu ? rates_of(*gpu, model.transformer(), sharding.types.parameter, network_of(*gpu)) : Rates());
     const StepPrediction step = UpdateSimulation(model.transformer(), sharding, model.mesh().shape, cluster).predict(rates);
-    fields["predicted"] = {{"total", step.total},
-                           {"products", step.products},
-                           {"attention", step.attention},
-                           {"memory_bound", step.memory_bound},
-                           {"recomputation", step.recomputation},
-                           {"recomputed_products", step.recomputed_products},
-                           {"recomputed_attention", step.recomputed_attention},
-                           {"optimizer", step.optimizer},
-                           {"slowed", step.slowed},
-                           {"exposed", step.exposed},
-                           {"host", step.host}};
+    for (const auto& [name, seconds] : step_parts()) fields["predicted"][name] = step.*seconds;
   }
   return fields;
 }

@@ -233,14 +233,6 @@ BOOST_AUTO_TEST_CASE(a_prediction_is_printed_as_one) {
   // Names with the same beginning may be different GPUs.
   BOOST_TEST(figures_of("NVIDIA H200 NVL (compute capability 9.0, 141 GiB)")->name == "h200-nvl");
   BOOST_TEST(figures_of("NVIDIA H200 (compute capability 9.0, 141 GiB)")->name == "h200");
-  // The memory is what the driver reports, rounded.
-  const std::map<std::string_view, double> gib = {
-      {"a100", 79.25},     {"a100-40gb", 39.5}, {"a100-pcie", 79.25}, {"a100-pcie-40gb", 39.5}, {"h100", 79.2},
-      {"h100-pcie", 79.2}, {"h100-nvl", 93.0},  {"h200", 139.8},      {"h200-nvl", 139.8},      {"rtx4090", 23.6},
-      {"b200", 178.35},    {"l40s", 44.4},      {"v100", 31.74}};
-  for (const GpuFigures& gpu : known_gpus())
-    if (const auto found = gib.find(gpu.name); found != gib.end())
-      BOOST_TEST(std::abs(gpu.memory_bytes / (1 << 30) - found->second) < 1e-9, gpu.name);
   BOOST_TEST(figures_of("NVIDIA H200 MIG 1g.18gb (compute capability 9.0, 18 GiB)") == nullptr);
 }
 

@@ -168,6 +168,22 @@ BOOST_AUTO_TEST_CASE(options_to_leave_out) {
   BOOST_TEST(left_out({"--nvme-path", ".", "--offload-optimizer", "nvme", "--nvme-bandwidth", "5,3"}) ==
              "--offload-optimizer --nvme-path --nvme-bandwidth ");
   BOOST_TEST(tune(make_plan_table(options_of({"--tune", "--batch-size", "1"}))).left_out.empty());
+  // Only combinations that recompute all blocks have the user's policy.
+  std::size_t with_policy = 0, without = 0;
+  for (const std::vector<std::string>& policy :
+       {std::vector<std::string>{"--checkpoint-policy", "selective"}, {"--checkpoint-every", "2"}}) {
+    PlanTableOptions options = options_of({"--tune", "--checkpoint-activations", policy[0], policy[1]});
+    for (const double gib : {2.2, 2.4, 2.6, 2.8}) {
+      options.memory_limit = static_cast<std::size_t>(gib * (1 << 30));
+      for (const TunedOptions& tuned : tune(make_plan_table(options)).best) {
+        const std::vector<std::string> words = split(tuned);
+        BOOST_TEST(try_options(words).memory == tuned.memory);
+        (std::ranges::count(words, policy[0]) > 0 ? with_policy : without) += 1;
+      }
+    }
+  }
+  BOOST_TEST(with_policy > 0u);
+  BOOST_TEST(without > 0u);
 }
 
 BOOST_AUTO_TEST_CASE(nothing_fits) {
@@ -184,8 +200,13 @@ BOOST_AUTO_TEST_CASE(nothing_fits) {
   BOOST_TEST(json["tuning"]["nearest"]["memory"] == tuning.nearest->memory);
   BOOST_TEST(!json.contains("training"));
   // A host that holds nothing refuses what is offloaded.
-  for (const TunedOptions& tuned : tune_to(std::size_t{4} << 30, std::size_t{1} << 20).best)
-    BOOST_TEST(tuned.on_host * 2 <= std::size_t{1} << 20);
+  const Tuning on_small_host = tune_to(std::size_t{4} << 30, std::size_t{1} << 20);
+  BOOST_REQUIRE(!on_small_host.best.empty());
+  for (const TunedOptions& tuned : on_small_host.best) BOOST_TEST(tuned.on_host * 2 <= std::size_t{1} << 20);
+  BOOST_TEST(on_small_host.own.fits);
+  PlanTableOptions offloaded = options_of({"--tune", "--offload-optimizer", "cpu"});
+  offloaded.host_memory = std::size_t{1} << 20;
+  BOOST_TEST(!tune(make_plan_table(offloaded)).own.fits);
 }
 
 BOOST_AUTO_TEST_CASE(what_training_takes) {
@@ -232,6 +253,9 @@ BOOST_AUTO_TEST_CASE(what_would_be_faster) {
     BOOST_TEST(gain_of(bottlenecks, "link to the host x 2") == 0);
     BOOST_TEST(gain_of(bottlenecks, "disk x 2") == 0);
     BOOST_TEST(!look({.rank = 1, .factor = 1.5}).path.empty());
+    const Bottlenecks alike = look({.rank = 1, .factor = 1});
+    BOOST_REQUIRE(alike.path.size() == bottlenecks.path.size());
+    for (std::size_t i = 0; i < alike.path.size(); ++i) BOOST_TEST(alike.path[i].share == bottlenecks.path[i].share);
   }
   const PlanTable one = make_plan_table(parse({"--arch", "gpt2", "--gpu", "h100"}));
   const nlohmann::json json = use_json(one);

@@ -8,6 +8,7 @@
 #include "base/format.hpp"
 #include "nn/transformer.hpp"
 #include "options/model_options.hpp"
+#include "plan/kind.hpp"
 #include "plan/prediction.hpp"
 #include "support/places.hpp"
 
@@ -24,7 +25,7 @@ Rates fast_rates() {
   for (Rate Rates::*const rate : {&Rates::products, &Rates::fp32_products, &Rates::memory, &Rates::optimizer, &Rates::host_link,
                                   &Rates::ring, &Rates::network_share})
     (rates.*rate).value = fast;
-  rates.attention.head_64.fill(fast), rates.attention.head_128.fill(fast);
+  rates.attention.head_64 = rates.attention.head_128 = equal_rates(fast);
   rates.network = {.ports = 1, .port_bandwidth = fast, .hop = 0, .decay = 0};
   return rates;
 }
@@ -194,6 +195,13 @@ BOOST_AUTO_TEST_CASE(canonical_sums_use_no_rings) {
     out_of_node += static_cast<double>(use.kind == Collective::all_gather ? traffic.ring_out_of_node : traffic.out_of_node) / 4;
   }
   BOOST_TEST(near(predict(small("2", "2"), "full", networked(4)).communication, out_of_node), out_of_node);
+  // Like rings, messages lose bandwidth on more than two nodes.
+  Rates decaying = networked(4);
+  decaying.network.decay = 1;
+  const StepPrediction on_two = predict(small("2", "2"), "full", decaying),
+                       on_four = predict(small("4", "2"), "full", decaying);
+  BOOST_TEST(near(on_two.communication, out_of_node));
+  BOOST_TEST(near(on_four.communication, 2 * predict(small("4", "2"), "full", networked(4)).communication));
   // In rings, but for the uneven parts of small all-reduces.
   const double ring = static_cast<double>(row_of(rings, "full").keeping.traffic.ring_out_of_node) / 4,
                predicted = predict(small("2", "2", {"--sum-order", "library"}), "full", networked(4)).communication;
@@ -214,6 +222,22 @@ BOOST_AUTO_TEST_CASE(the_optimizer_reads_and_writes_memory) {
       small("1", "1", {"--bf16", "--master-dtype", "bf16", "--grad-dtype", "bf16", "--optimizer-state-dtype", "bf16"});
   BOOST_TEST(near(predict(narrow, "none", remembers).optimizer, 7 / 2. * all), predict(narrow, "none", remembers).optimizer);
   BOOST_TEST(memory.memory_bound > 0);
+}
+
+// kernels::round_at_random() reads and writes the fp32 numbers, writes the bf16 ones, and reads them if it adds to them.
+BOOST_AUTO_TEST_CASE(a_rounding_moves_each_number_once_in_each_direction) {
+  const Transformer model(arch_config("gpt2"));
+  const Layout layout(model.parameters(), wrap_parameters(model.parameters(), {}), 1);
+  const StageWork stages(model, layout.trained(), {1, 8}, DType::bf16);
+  const OptimizerOptions adamw;
+  const Costing costing{layout, stages, adamw};
+  for (const bool adds : {false, true})
+    for (const auto& [kind, fp32] : {std::pair(&kinds::round_master, 2), std::pair(&kinds::round_gradient, 2),
+                                     std::pair(&kinds::round_gradient_and_square, 1)}) {
+      Operation op{.kind = kind, .stream = StreamId::compute, .operands = {}};
+      op.accumulate = adds, op.count = 100, op.type = DType::bf16;
+      BOOST_TEST(kind->cost(op, costing).memory_bytes == 100 * (4 * fp32 + (adds ? 4 : 2)));
+    }
 }
 
 namespace {

@@ -278,9 +278,6 @@ struct Variant {
 };
 
 double power_of(const Row& row) { return std::sqrt(std::min(1.0, row.watts / gpu_of(row).watts)); }
-void fill(AttentionRates& rates, double rate_64, double rate_128) {
-  rates.head_64.fill(rate_64), rates.head_128.fill(rate_128);
-}
 
 std::vector<Variant> variants() {
   // 0.9 times the best product published for each GPU, and Triton's attention as published for an A100.
@@ -311,10 +308,13 @@ std::vector<Variant> variants() {
           {"k / K", {}, [](R, Rates& r, C) { r.product_half.value = 0; }},
           {"attention by kernel: one share of the peak",
            {triton_hopper},
-           [](R, Rates& r, C c) { fill(r.attention, c[triton_ampere] * 0.3 * r.peak, c[triton_ampere] * 0.3 * r.peak); }},
+           [](R, Rates& r, C c) { r.attention.head_64 = r.attention.head_128 = equal_rates(c[triton_ampere] * 0.3 * r.peak); }},
           {"attention by T: that of 16k",
            {},
-           [](R, Rates& r, C) { fill(r.attention, r.attention.head_64[5], r.attention.head_128[5]); }},
+           [](R, Rates& r, C) {
+             r.attention.head_64 = equal_rates(r.attention.head_64[5]),
+             r.attention.head_128 = equal_rates(r.attention.head_128[5]);
+           }},
           {"the head's bytes: 6 for all", {}, nullptr, [](Kernels& kernels) { kernels.head = 6; }},
           {"the blocks' bytes: all fused", {}, nullptr, fuse},
           {"time per update", {update}, [](R, Rates& r, C) { r.update.value = 0; }},

@@ -60,12 +60,6 @@ constexpr std::array gpus = {
                15.5 * gibi, 448 * giga, 32 * giga, 32 * giga, 1.0, "a product measured by a user (BLACKWALL)", 20 * giga,
                "assumed", "", "NVIDIA GeForce RTX 5060 Ti specifications"}};
 
-AttentionRates scaled(std::array<double, 6> head_64, std::array<double, 6> head_128, double factor, double ratio) {
-  for (auto* const table : {&head_64, &head_128})
-    for (double& rate : *table) rate *= factor * tera;
-  return {head_64, head_128, ratio, ""};
-}
-
 /// A part of a forward pass that backward repeats.
 Cost part(const Cost& forward, double products, double attention, double bytes) {
   return {.product_flops = products * forward.product_flops,
@@ -117,10 +111,11 @@ const GpuFigures& gpu_of(const Row& row) {
 AttentionRates attention_rates(AttentionKernel kernel, GpuArchitecture architecture, const Constants& constants) {
   const bool hopper = architecture == GpuArchitecture::hopper;
   if (kernel == triton)
-    return scaled({59, 75, 79, 76, 79, 80}, {50, 61, 68, 74, 78, 80}, constants[hopper ? triton_hopper : triton_ampere], 1.45);
+    return AttentionRates{{59, 75, 79, 76, 79, 80}, {50, 61, 68, 74, 78, 80}, 1.45}.scaled(
+        tera * constants[hopper ? triton_hopper : triton_ampere]);
   const double faster = kernel == cudnn && hopper ? 1.65 : 1;
-  if (hopper) return scaled({141, 192, 232, 257, 273, 284}, {163, 221, 265, 294, 308, 328}, faster, 1.3);
-  return scaled({88, 119, 140, 156, 165, 171}, {99, 133, 155, 173, 182, 189}, faster, 1.3);
+  if (hopper) return AttentionRates{{141, 192, 232, 257, 273, 284}, {163, 221, 265, 294, 308, 328}, 1.3}.scaled(tera * faster);
+  return AttentionRates{{88, 119, 140, 156, 165, 171}, {99, 133, 155, 173, 182, 189}, 1.3}.scaled(tera * faster);
 }
 
 Rates rates_of_peer(const Row& row, const Transformer& model, const Kernels& kernels, const Constants& constants) {
@@ -134,11 +129,9 @@ Rates rates_of_peer(const Row& row, const Transformer& model, const Kernels& ker
   AttentionRates attention = attention_rates(kernels.attention, gpu.architecture, constants);
   if (kernels.attention == unfused) {
     // Products over the whole square of scores at half of the peak: 4 R T q FLOPs forward, 8 R T q backward.
-    attention.forward_to_backward = 0.8;
-    attention.head_64.fill(0.875 / 3 * peak), attention.head_128.fill(0.875 / 3 * peak);
+    attention = {equal_rates(0.875 / 3 * peak), equal_rates(0.875 / 3 * peak), 0.8};
   }
-  for (auto* const table : {&attention.head_64, &attention.head_128})
-    for (double& rate : *table) rate *= kernels.attention == unfused ? 1 : power;
+  attention = attention.scaled(power);
   Network network;
   if (row.nodes() > 1) {
     network.ports = row.per_node;
