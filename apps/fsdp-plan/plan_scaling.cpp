@@ -86,15 +86,14 @@ std::string scaling_headline(const PlanTable& table) {
                    plural(train.sharding.plan.micro_batches, "micro-batch", "micro-batches"), train.sharding.batch.rows()));
 }
 
-constexpr std::string_view scaling_legend =
-    "Efficiency: tokens per second and rank, against the first row that fits. Slowed and exposed are ms of an update. Memory "
-    "is "
-    "that of a rank. Recomputed: blocks whose activations are recomputed";
-
 std::string legend_of(const PlanTable& table) {
+  const bool some_fit =
+      std::ranges::any_of(table.scaling, [&](const PredictedPoint& point) { return table.fits(point.variant); });
   return format(
-      "{}{}.", scaling_legend,
-      recomputes(table.options) ? ", as the options say" : "; all if the update is then faster, or if it does not fit without");
+      "Efficiency: tokens per second and rank, against the first row that fits. Slowed and exposed are ms of an update. Memory "
+      "is that of a rank. Recomputed: blocks whose activations are recomputed{}.{}",
+      recomputes(table.options) ? ", as the options say" : "; all if the update is then faster, or if it does not fit without",
+      some_fit ? "" : " Nothing fits, so there is no efficiency, and --out draws no curves.");
 }
 
 }  // namespace

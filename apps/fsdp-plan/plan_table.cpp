@@ -230,7 +230,8 @@ OptionTable plan_option_table(PlanTableOptions& o) {
                    names_of_networks()))
       .unset("that of NVIDIA's own system with the GPU");
   table
-      .number("gpu-power", "W", o.gpu_power, "The power limit of each GPU in watts, for --gpu.", "above 0",
+      .number("gpu-power", "W", o.gpu_power,
+              "The power limit of each GPU in watts, for --gpu. Rates of --measured stay as they are.", "above 0",
               [](double watts) { return watts > 0; })
       .unset("the highest");
   const auto slow = std::make_shared<std::string>();  // the step of the table keeps both alive

@@ -34,7 +34,8 @@ std::vector<std::string> prediction_notes(const PlanTable& table) {
   };
   for (const bool recompute : {false, true}) {
     const PlanVariant& variant = table.chosen().variant(recompute);
-    const std::string name = format("{}{}", table.chosen().placement->name, recompute ? " with recomputation" : "");
+    const std::string name = format("{} on {}{}", table.chosen().placement->name, plural(options.cluster.ranks(), "rank"),
+                                    recompute ? " with recomputation" : "");
     add_memory(name, variant);
     if (options.slow.rank >= 0)
       notes.push_back(

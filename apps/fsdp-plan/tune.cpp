@@ -10,6 +10,7 @@
 #include "base/format.hpp"
 #include "base/timer.hpp"
 #include "fsdp-plan/prediction_notes.hpp"
+#include "machine/compute_device.hpp"
 
 namespace fsdp {
 
@@ -50,6 +51,14 @@ std::vector<StatePlaces> places_to_try(const PlanTable& table) {
   all.push_back({&spaces::host, &spaces::host, &spaces::host});
   if (const StatePlaces& own = table.options.train.sharding.plan.places; own.on_disk()) all.push_back(own);
   return all;
+}
+
+/// Why the kernels of fsdp compute attention instead of cuDNN.
+std::string why_not_cudnn(const PlanTable& table) {
+  const TrainOptions& train = table.options.train;
+  return plan_attention(AttentionBackend::cudnn, table.model->config(), train.sharding, train.attention_dropout,
+                        table.model->device().kind)
+      .why;
 }
 
 bool recomputes_all(const TunedOptions& tuned) { return tuned.recompute >= Recompute::all; }
@@ -167,7 +176,10 @@ class Search {
       tuned.batch_size = B, tuned.micro_batches = K, tuned.attention = attention;
       tuned.placement = strategies_.front().placement, tuned.shard_group_size = strategies_.front().group;
       const PlanTable start = start_plan_table(with(options_, tuned));
-      if (attention == AttentionBackend::cudnn && start.model->device().cudnn_head_size == 0) continue;
+      if (attention == AttentionBackend::cudnn && start.model->device().cudnn_head_size == 0) {
+        if (B == 1 && is_for_gpus(start)) tuning_.without_cudnn = why_not_cudnn(start);
+        continue;
+      }
       for (const Strategy& strategy : strategies_) {
         tuned.placement = strategy.placement, tuned.shard_group_size = strategy.group;
         some_fit |= try_memory(start, tuned);
@@ -335,10 +347,12 @@ std::string describe(const PlanTable& table, const TunedOptions& t) {
                 c.kwh > 0 ? "; kWh without hosts and cooling" : "");
 }
 
-/// Notes about the best; those about all predictions are with the table of strategies.
+/// Notes about the search; those about all predictions are with the table of strategies.
 std::vector<std::string> notes_of(const PlanTable& table, const Tuning& tuning) {
-  if (tuning.best.empty()) return {};
-  return memory_notes(table, "the best", tuning.best.front().memory);
+  std::vector<std::string> notes;
+  if (!tuning.best.empty()) notes = memory_notes(table, "the best", tuning.best.front().memory);
+  if (!tuning.without_cudnn.empty()) notes.push_back(format("no combination with cuDNN's attention: {}", tuning.without_cudnn));
+  return notes;
 }
 
 std::string describe(const PlanTable& table, const Tuning& tuning, const Bottlenecks& bottlenecks) {

@@ -45,6 +45,7 @@ struct Tuning {
   std::size_t combinations = 0;         // in all
   std::size_t planned = 0;              // of these, planned; the others are impossible or only do more work
   std::size_t predicted = 0;            // of these, simulated
+  std::string without_cudnn;            // why no combination has cuDNN's attention; empty if some have, and on CPUs
   double seconds = 0;                   // of the search
 };
 

@@ -99,6 +99,12 @@ Bottlenecks find_bottlenecks(const Transformer& model, const ShardingOptions& op
     change.apply(changed, changed_disk);
     out.changes.push_back({change.name, total / simulation.predict(changed, changed_disk, slow).total - 1});
   }
+  if (cluster.sum_order != SumOrder::library && cluster.ranks() > 1 && rates.queues == Queues::streams) {
+    Cluster by_library = cluster;
+    by_library.sum_order = SumOrder::library;
+    const UpdateSimulation other(model, options, mesh, by_library);
+    out.changes.push_back({"--sum-order library", total / other.predict(rates, disk, slow).total - 1});
+  }
   std::ranges::stable_sort(out.path, std::greater(), &PathShare::share);
   std::ranges::stable_sort(out.changes, std::greater(), &WhatIf::gain);
   return out;

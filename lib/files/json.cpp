@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
+#include <vector>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
+#include "base/user_error.hpp"
 #include "files/checksum.hpp"
 
 namespace fsdp {
@@ -62,6 +65,21 @@ std::string text_at(const nlohmann::json& object, const char* key) {
 
 nlohmann::json read_json_file(const std::filesystem::path& path, std::size_t most_bytes) {
   return parse_json(read_text_file(path, most_bytes));
+}
+
+nlohmann::json read_strict_json_file(const std::filesystem::path& path, const std::string& name) {
+  std::vector<std::set<std::string>> keys;  // of the objects around
+  std::string twice;
+  using Event = nlohmann::json::parse_event_t;
+  nlohmann::json json = parse_json(read_text_file(path), [&](int, Event event, const nlohmann::json& parsed) {
+    if (event == Event::object_start) keys.emplace_back();
+    if (event == Event::object_end) keys.pop_back();
+    if (event == Event::key && !keys.back().insert(parsed.get<std::string>()).second) twice = parsed.get<std::string>();
+    return true;
+  });
+  if (json.is_discarded()) throw UserError(name + " is no JSON (it may be damaged or cut off); give another file");
+  if (!twice.empty()) throw UserError(format("{} has '{}' twice in an object; remove one", name, excerpt(twice)));
+  return json;
 }
 
 std::string json_text(const nlohmann::json& value, int indent) { return dumped(value, indent); }

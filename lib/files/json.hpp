@@ -19,6 +19,9 @@ namespace fsdp {
 nlohmann::json parse_json(std::string_view text, const nlohmann::json::parser_callback_t& watch = nullptr);
 /// Parses a whole file by parse_json(). Throws the errors of read_text_file().
 nlohmann::json read_json_file(const std::filesystem::path& path, std::size_t most_bytes = longest_text);
+/// The same for a file in which a mistake must not go unseen. Throws UserError, which begins with `name`, if the file is not
+/// JSON, or if an object has a key twice.
+nlohmann::json read_strict_json_file(const std::filesystem::path& path, const std::string& name);
 /// Returns the value as text, as dump() of the library does, but replaces bytes that are not UTF-8 by U+FFFD.
 std::string json_text(const nlohmann::json& value, int indent = -1);
 std::string json_text(const nlohmann::ordered_json& value, int indent = -1);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "base/format.hpp"
 #include "base/user_error.hpp"
@@ -14,6 +15,10 @@ namespace {
 
 // No node is faster or slower: limits that find damaged files.
 constexpr double least_rate = 1e6, most_flops = 1e16, most_bytes_per_second = 1e14, most_cores = 1e5;
+// Clocks may be higher than those of the data sheet, or of the product that measured a CPU's peak.
+constexpr double most_of_peak = 1.2;
+// Shorter collectives do not show the bandwidth of a ring.
+constexpr double least_ring_bytes = 1 << 20;
 
 double rate_of(double work, double seconds) { return work > 0 && seconds > 0 ? work / seconds : 0; }
 
@@ -59,7 +64,7 @@ Rates cpu_rates(const nlohmann::json& content, const std::string& name, const Me
   rates.type = use.type, rates.queues = use.queues;
   rates.peak = rate("peak", most_flops);
   rates.products = rates.fp32_products = rate("products", most_flops);
-  if (rates.products > 1.2 * rates.peak)
+  if (rates.products > most_of_peak * rates.peak)
     throw UserError(format("{} has products that are {:.1f} times as fast as its peak (it is damaged); measure again", name,
                            rates.products / rates.peak));
   const double attention = rate("attention", most_flops);
@@ -83,15 +88,17 @@ void read_products(const nlohmann::json& content, const std::string& name, const
   double n = 0, x = 0, y = 0, xx = 0, xy = 0;
   for (const nlohmann::json& product : content.at("products")) {
     const double K = checked(product, "k", 1, 1e9, name),
-                 flops =
-                     1e9 * checked(product, "gflops", 1e-9 * least_rate, 2e-9 * ranks * use.gpu->flops(use.type), name) / ranks,
+                 flops = 1e9 *
+                         checked(product, "gflops", 1e-9 * least_rate, 1e-9 * most_of_peak * ranks * use.gpu->flops(use.type),
+                                 name) /
+                         ranks,
                  seconds = K / flops, weight = 1 / (seconds * seconds);
     n += weight, x += weight * K, y += weight * seconds, xx += weight * K * K, xy += weight * K * seconds;
   }
   const double divisor = n * xx - x * x;
   const double slope = divisor > 1e-9 * n * xx ? (n * xy - x * y) / divisor : 0, offset = n > 0 ? (y - slope * x) / n : 0;
   // Else noise is larger than the influence of K.
-  const bool fits = slope * 2 * use.gpu->flops(use.type) >= 1 && offset >= 0;
+  const bool fits = slope * most_of_peak * use.gpu->flops(use.type) >= 1 && offset >= 0;
   if (!(fits || xy > 0)) throw UserError(format("{} lists no products (it is damaged); measure again", name));
   rates.products = {fits ? 1 / slope : xx / xy, name};
   rates.product_half = {fits ? offset / slope : 0, name};
@@ -114,6 +121,9 @@ void read_collectives(const nlohmann::json& content, const std::string& name, co
     if (least == 0 || bytes < least) least = bytes, latency = seconds;
     if (bytes > most) most = bytes, ring = rate_of(bytes * (ranks - 1) / ranks, seconds);
   }
+  if (most > 0 && most < least_ring_bytes)
+    throw UserError(format(
+        "the largest all-gather of {} has {:g} bytes (1 MiB or more show the bandwidth); measure longer ones", name, most));
   if (!(ring >= least_rate && ring <= most_bytes_per_second))
     throw UserError(format(
         "{} has no all-gather with a possible rate ({:g} bytes/s); measure again with fsdp-bench collectives", name, ring));
@@ -200,12 +210,15 @@ Rates measured_rates(const nlohmann::json& content, const std::string& name, con
 Rates measured_rates(std::span<const std::string> files, const MeasuredUse& use, Rates rates) {
   if (!use.gpu && files.size() > 1)
     throw UserError("--measured has several files (on CPUs one file has all rates); give the output of fsdp-bench step --json");
+  std::map<std::string, std::string> files_with;
   for (const std::string& file : files) {
-    const nlohmann::json content = read_json_file(file);
-    if (content.is_discarded())
-      throw UserError(
-          format("--measured {} is no JSON (fsdp-bench --json writes it; it may be cut off); measure again", excerpt(file)));
-    rates = measured_rates(content, "--measured " + excerpt(file), use, std::move(rates));
+    const std::string name = "--measured " + excerpt(file);
+    const nlohmann::json content = read_strict_json_file(file, name);
+    for (const char* const what : {"products", "collectives"})
+      if (content.is_object() && content.contains(what))
+        if (const auto [known, is_new] = files_with.emplace(what, excerpt(file)); !is_new)
+          throw UserError(format("{} has {}, but {} has them, too; give one of the two", name, what, known->second));
+    rates = measured_rates(content, name, use, std::move(rates));
   }
   return rates;
 }

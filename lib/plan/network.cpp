@@ -47,10 +47,10 @@ Network checked(Network network, double ports, double gbit, const std::string& w
 }
 
 Network network_in_file(const std::string& path) {
-  const nlohmann::json json = read_json_file(path);
+  const nlohmann::json json = read_strict_json_file(path, path);
   if (!json.is_object() || !json.contains("ports") || !json.contains("gbit"))
     throw UserError(path + " must be a JSON object with the fields ports and gbit; add what is missing, or name a network");
-  Network network{.name = path, .source = path};
+  Network network{.name = path, .source = "as given in the file"};
   double ports = 0, gbit = 0;
   for (const auto& [key, value] : json.items()) {
     const auto number = [&] {
@@ -58,7 +58,7 @@ Network network_in_file(const std::string& path) {
       return value.get<double>();
     };
     if (key == "name") {
-      if (!value.is_string()) throw UserError(path + ": name must be a string; correct it");
+      if (!value.is_string() || value == "") throw UserError(path + ": name must be a string, not empty; correct it");
       network.name = value.get<std::string>();
     } else if (key == "ports") {
       if (!value.is_number_integer()) throw UserError(path + ": ports must be a whole number; correct it");

@@ -132,7 +132,8 @@ std::vector<NamedRate> named_rates(const Rates& rates) {
     all.push_back({is_gpu ? "ring in a node" : "collectives", bytes(rates.ring), rates.ring.source});
   if (rates.network.ports > 0)
     all.push_back({"network", format("{} x {:.4g} Gbit/s", rates.network.ports, 8 * rates.network.port_bandwidth / 1e9),
-                   format("{}: {}", rates.network.name, rates.network.source)});
+                   format("{}: {}; {:.3g} us for a hop, decay {:.3g}", rates.network.name, rates.network.source,
+                          1e6 * rates.network.hop, rates.network.decay)});
   if (rates.interference > 0)
     all.push_back({"during collectives", format("-{:.0f} %", 100 * rates.interference), rates.interference.source});
   if (is_gpu && rates.host_link > 0) all.push_back({"host memory", bytes(rates.host_link), rates.host_link.source});

@@ -23,7 +23,7 @@ struct ComparedPart {
   double UpdateParts::*time;
   const char* reasons;
 };
-constexpr const char *clocks = "the power limit or the clock is lower than assumed, or another program uses the processors",
+constexpr const char *clocks = "the clock or the power limit is lower than assumed, or another program uses the processors",
                      *short_kernels = "its kernels are so short that starting them takes longer than their work";
 constexpr ComparedPart compared_parts[] = {
     {"matrix products", &UpdateParts::products, clocks},
@@ -31,7 +31,7 @@ constexpr ComparedPart compared_parts[] = {
     {"other kernels", &UpdateParts::other_kernels, short_kernels},
     {"norm and optimizer", &UpdateParts::optimizer, short_kernels},
     {"waiting for communication or other ranks", &UpdateParts::waiting,
-     "the network is slower than assumed, or a rank is slower than the others"},
+     "communication is slower than assumed, or another program slows a rank"},
     {"other work of the host", &UpdateParts::host,
      "the host is too slow to start all kernels in time: a rank has too few cores, or other programs use them"}};
 
@@ -138,10 +138,10 @@ std::string compare_with_prediction(const Run& run) {
   const bool is_work = is_sum && part->time == &UpdateParts::other_kernels;
   const std::string what = format("{} took {} instead of {}", is_work ? "the kernels of forward and backward" : part->name,
                                   ms_text(measured.*part->time), ms_text(predicted.*part->time));
-  if (faster) return format("{}, mostly because {}: the rates of the prediction are too low for this machine.", text, what);
+  if (faster) return format("{}, above all because {}: the rates of the prediction are too low for this machine.", text, what);
   std::string why = part->time == &UpdateParts::waiting ? reason_to_wait(run, measured.total) : "";
   if (why.empty()) why = format("perhaps {}", is_work ? clocks : part->reasons);
-  return format("{}, {} {}: {}.", text, is_near ? "but" : "mostly because", what, why);
+  return format("{}, {} {}: {}.", text, is_near ? "but" : "above all because", what, why);
 }
 
 }  // namespace fsdp

@@ -165,7 +165,8 @@ BOOST_AUTO_TEST_CASE(what_predictions_say_about_themselves) {
   PlanTable full = make_plan_table(nearly);
   for (PlanRow& row : full.rows)
     row.keeping.memory.context += 78.9 * (1 << 30) - static_cast<double>(row.keeping.memory.total());
-  CHECK_CONTAINS(describe(full), "full: the plan needs 99.6 % of the GPU's memory: a PyTorch program would be slower (");
+  CHECK_CONTAINS(describe(full),
+                 "full on 8 ranks: the plan needs 99.6 % of the GPU's memory: a PyTorch program would be slower (");
   BOOST_TEST(prediction_notes(table_of({"--arch", "gpt2"})).empty());
   CHECK_CONTAINS(prediction_notes(table_of({"--arch", "gpt2", "--gpu", "l40s"}))[0], "No update on this GPU was compared.");
 }

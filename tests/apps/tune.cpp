@@ -252,6 +252,10 @@ BOOST_AUTO_TEST_CASE(what_would_be_faster) {
     BOOST_TEST(gain_of(bottlenecks, "products x 2") == variant.step.total / simulation.predict(faster).total - 1);
     BOOST_TEST(gain_of(bottlenecks, "link to the host x 2") == 0);
     BOOST_TEST(gain_of(bottlenecks, "disk x 2") == 0);
+    PlanTableOptions by_library = table.options;
+    by_library.cluster.sum_order = SumOrder::library;
+    BOOST_TEST(gain_of(bottlenecks, "--sum-order library") ==
+               variant.step.total / make_plan_table(by_library).chosen().keeping.step.total - 1);
     BOOST_TEST(!look({.rank = 1, .factor = 1.5}).path.empty());
     const Bottlenecks alike = look({.rank = 1, .factor = 1});
     BOOST_REQUIRE(alike.path.size() == bottlenecks.path.size());

@@ -100,8 +100,10 @@ BOOST_AUTO_TEST_CASE(products_of_a_gpu) {
   BOOST_TEST(read(near, on_h100()).products.value == 0.5e15, boost::test_tools::tolerance(1e-3));
   one["products"] = nlohmann::json::array();
   CHECK_CONTAINS(refusal(one, on_h100()), "lists no products");
-  one["products"] = {product(512, 1e17)};
-  CHECK_CONTAINS(refusal(one, on_h100()), "impossible value");
+  for (const double rate : {1e17, 2 * 1.5e15}) {  // of two ranks; the peak of each is 0.99e15
+    one["products"] = {product(512, rate)};
+    CHECK_CONTAINS(refusal(one, on_h100()), "impossible value");
+  }
 }
 
 BOOST_AUTO_TEST_CASE(collectives_of_gpus) {
@@ -115,6 +117,9 @@ BOOST_AUTO_TEST_CASE(collectives_of_gpus) {
   nlohmann::json none = collectives_file();
   none["collectives"] = nlohmann::json::array();
   CHECK_CONTAINS(refusal(none, on_h100()), "no all-gather");
+  nlohmann::json small = collectives_file();
+  for (nlohmann::json& one : small["collectives"]) one["bytes"] = 4096;
+  CHECK_CONTAINS(refusal(small, on_h100()), "the largest all-gather");
 }
 
 BOOST_AUTO_TEST_CASE(memory_that_a_collective_touches) {
@@ -211,4 +216,7 @@ BOOST_AUTO_TEST_CASE(files_are_read_as_a_whole) {
   BOOST_TEST(measured_rates(files, on_cpus(2)).products > 0);
   CHECK_CONTAINS(message_of([&] { measured_rates(std::vector<std::string>{name, name}, on_cpus(2)); }), "several files");
   CHECK_CONTAINS(message_of([&] { measured_rates(std::vector<std::string>{name + "x"}, on_cpus(2)); }), "a.jsonx");
+  CHECK_CONTAINS(refused(R"({"device": "CPU", "device": "GPU"})"), "has 'device' twice");
+  write_file(folder / "a.json", gpu_file().dump());
+  CHECK_CONTAINS(message_of([&] { measured_rates(std::vector<std::string>{name, name}, on_h100()); }), "give one of the two");
 }

@@ -56,5 +56,8 @@ BOOST_AUTO_TEST_CASE(files) {
   std::filesystem::create_symlink(loop, loop);
   CHECK_CONTAINS(message_of([&] { read_network(loop.string()); }), "unknown network");
   CHECK_CONTAINS(message_of([&] { read_network(file("[]")); }), "JSON object");
-  CHECK_CONTAINS(message_of([&] { read_network(file("ports")); }), "JSON object");
+  for (const char* damaged : {"ports", "", R"({"ports": 2, "gbit": 100)", R"({"ports": 2, "gbit": 1e400})"})
+    CHECK_CONTAINS(message_of([&] { read_network(file(damaged)); }), "is no JSON");
+  CHECK_CONTAINS(message_of([&] { read_network(file(R"({"ports": 2, "gbit": 1, "ports": 4})")); }), "has 'ports' twice");
+  CHECK_CONTAINS(message_of([&] { read_network(file(R"({"ports": 1, "gbit": 1, "name": ""})")); }), "not empty");
 }

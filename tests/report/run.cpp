@@ -429,7 +429,7 @@ BOOST_AUTO_TEST_CASE(the_prediction_is_next_to_the_measurement) {
   check_page(page);
   for (const char* words :
        {"predicted from the plan and the machine&#39;s rates: 50 ms", "matrix products 30 ms (60.0 %)", "width:49.505%",
-        "<p>The median update took 100 ms, 100.0 % more than the predicted 50 ms, mostly because"})
+        "<p>The median update took 100 ms, 100.0 % more than the predicted 50 ms, above all because"})
     BOOST_TEST((page.find(words) != std::string::npos), words);  // the measured bar is 101 ms: the wait for data is 1 ms
 }
 
