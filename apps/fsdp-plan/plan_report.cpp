@@ -515,7 +515,7 @@ nlohmann::json to_json(const PlanTable& table) {
                  {"traffic", traffic_json(v.traffic)},
                  {"disk_bytes", {{"read", v.disk.read}, {"written", v.disk.written}}},
                  {"fits", table.fits(v)},
-                 {"recomputed_blocks", v.recomputed_blocks}};
+                 {"recomputed_blocks", table.recomputed_blocks(v, recompute)}};
       if (table.predicts()) variant["prediction"] = prediction_json(v);
     }
     out["strategies"].push_back(std::move(json));

@@ -158,7 +158,7 @@ nlohmann::json to_json(const PlanTable& table, const PredictedPoint& point) {
           {"tokens_per_second_and_rank", per_rank(point)},
           {"efficiency", share ? nlohmann::json(*share) : nlohmann::json()},
           {"recomputing", point.recomputes},
-          {"recomputed_blocks", point.variant.recomputed_blocks},
+          {"recomputed_blocks", table.recomputed_blocks(point.variant, point.recomputes)},
           {"memory_bytes", point.variant.memory.total()},
           {"fits", table.fits(point.variant)}};
 }

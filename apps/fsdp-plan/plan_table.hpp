@@ -109,6 +109,10 @@ struct PlanTable {
   bool fits(const PlanVariant& variant) const {
     return options.memory_limit == 0 || variant.memory.total() <= options.memory_limit;
   }
+  /// The number of blocks whose activations are recomputed.
+  std::size_t recomputed_blocks(const PlanVariant& variant, bool recompute) const {
+    return !recompute ? 0 : recomputes_first_blocks(options) ? variant.recomputed_blocks : model->blocks.size();
+  }
   /// Returns the choice that sends the fewest bytes out of a node, among those that fit. If several are equal, the fewest bytes
   /// per rank decide, then recomputation (preferably none), then memory.
   std::optional<PlanChoice> least_communicating() const;

@@ -423,7 +423,7 @@ nlohmann::json to_json(const PlanTable& table, const TunedOptions& t) {
           {"batch_size", t.batch_size},
           {"update_freq", t.micro_batches},
           {"checkpoint_activations", recomputes_all(t)},
-          {"recomputed_blocks", t.recomputed_blocks},
+          {"recomputed_blocks", recomputes_all(t) ? table.model->blocks.size() : t.recomputed_blocks},
           {"offloaded_inputs", std::min(t.offloaded_inputs, table.model->blocks.size())},
           {"memory", t.memory},
           {"host_memory_of_node", host_memory_of_node(table, t)},

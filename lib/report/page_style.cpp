@@ -18,7 +18,7 @@ aside{background:var(--panel);border-left:4px solid var(--c1);padding:.5rem .8re
 .plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,330px),1fr));gap:1rem 1.4rem}
 figure{margin:0;position:relative}figure svg{width:100%;height:auto;display:block}figure.broad{overflow-x:auto}figure.broad svg{min-width:640px;background:#fff;color:#222;border-radius:6px}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9rem}
-th,td{padding:.2rem .7rem .2rem 0;text-align:left;vertical-align:top;white-space:nowrap}#starts td:last-child{white-space:normal;min-width:16rem}
+th,td{padding:.2rem .7rem .2rem 0;text-align:left;vertical-align:top;white-space:nowrap}#starts td:last-child,#constants td:last-child{white-space:normal;min-width:16rem}
 @media (max-width:760px){#summary td,#differences td{white-space:normal}#summary td:first-child{min-width:7rem}}
 th{color:var(--quiet);font-weight:600}
 .wide th:first-child,.wide td:first-child{position:sticky;left:0;background:var(--ground);max-width:48vw;white-space:normal}
@@ -132,7 +132,7 @@ const std::string_view page_script = R"js(
   addEventListener('beforeprint', () => document.querySelectorAll('details').forEach(details => { details.open = true; }));
 
   const first = document.querySelector('.plots');
-  if (!first) return;
+  if (!first || !plots.some(plot => plot.curves.some(curve => curve.points.length > 20))) return;
   const tools = document.createElement('label'), slider = document.createElement('input');
   tools.className = 'tools';
   Object.assign(slider, {type: 'range', min: '0', max: '0.99', step: '0.01', value: '0'});

@@ -137,7 +137,9 @@ BOOST_AUTO_TEST_CASE(recomputation_as_asked_or_where_it_is_needed) {
   BOOST_TEST(asked.scaling[0].recomputes);
   CHECK_CONTAINS(describe(asked), "recomputed, as the\noptions say.");
   const PlanTable blocks = llama({"--scaling", "8", "--recompute-num-layers", "5"});
-  BOOST_TEST(blocks.scaling[0].variant.recomputed_blocks == 5u);
+  BOOST_TEST(to_json(blocks)["scaling"][0]["recomputed_blocks"] == 5);
+  BOOST_TEST(to_json(asked)["scaling"][0]["recomputed_blocks"] == 32);
+  BOOST_TEST(to_json(best)["scaling"][2]["recomputed_blocks"] == 0);
 }
 
 BOOST_AUTO_TEST_CASE(a_total_batch_is_kept_by_all_ranks) {
