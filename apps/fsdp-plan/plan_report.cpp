@@ -396,12 +396,10 @@ std::string explain_parts(const PlanTable& table, const PlanRow& row, const Plan
 }
 
 std::string explain_traffic(const PlanTable& table, const PlanRow& row, const ShardedPlan& planned) {
-  static constexpr std::array<const char*, collective_kinds> kinds = {"all-gather", "reduce-scatter", "all-reduce",
-                                                                      "broadcast"};
   std::vector<Cells> rows = {{"  collective", "calls", "axis", "ranks", "bytes each", "rank 0 sends"}};
   for (const CollectiveUse& use : collectives_of_update(planned.plan.update, table.options.train.sharding.plan.micro_batches)) {
-    const auto kind = static_cast<std::size_t>(use.kind), size = members_along(use.axis, row.mesh).size;
-    rows.push_back({std::string("  ") + kinds[kind], format("{}", use.calls), std::string(name_of(use.axis)),
+    const std::size_t size = members_along(use.axis, row.mesh).size;
+    rows.push_back({format("  {}", name_of_collective(use.kind)), format("{}", use.calls), std::string(name_of(use.axis)),
                     format("{}", size), bytes(use.whole_bytes(size)),
                     bytes(traffic_of_rank({use}, row.mesh, table.options.cluster, 0).total())});
   }
@@ -459,8 +457,8 @@ nlohmann::json prediction_json(const PlanVariant& variant) {
   nlohmann::json json = {{"ms_without_slow_rank", without > 0 ? nlohmann::json(1e3 * without) : nlohmann::json()},
                          {"tokens_per_second", variant.tokens_per_second},
                          {"mfu", variant.mfu}};
-  for (const auto& [name, seconds] : step_parts()) json[std::string(name) + "_ms"] = 1e3 * step.*seconds;
-  json["ms"] = 1e3 * step.total;
+  for (const auto& [name, seconds] : step_parts())
+    json[seconds == &StepPrediction::total ? "ms" : std::string(name) + "_ms"] = 1e3 * step.*seconds;
   return json;
 }
 

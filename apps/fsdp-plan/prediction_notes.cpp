@@ -1,6 +1,7 @@
 #include "fsdp-plan/prediction_notes.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "base/format.hpp"
@@ -79,6 +80,11 @@ std::string rates_table(const std::vector<NamedRate>& rates) {
     text += format("  {:<{}}  {:>{}}  ", rate.name, names, rate.value, values) +
             wrap(rate.source, 2 + names + 2 + values + 2, width) + "\n";
   return text;
+}
+
+const char* name_of_collective(Collective collective) {
+  constexpr std::array<const char*, collective_kinds> names = {"all-gather", "reduce-scatter", "all-reduce", "broadcast"};
+  return names[static_cast<std::size_t>(collective)];
 }
 
 }  // namespace fsdp

@@ -23,5 +23,7 @@ std::string ms_cell(double seconds);
 
 /// The constants with their sources, at most 100 columns wide.
 std::string rates_table(const std::vector<NamedRate>& rates);
+/// "all-gather".
+const char* name_of_collective(Collective collective);
 
 }  // namespace fsdp

@@ -1,7 +1,6 @@
 #include "fsdp-plan/what_if.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -9,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.hpp"
+#include "fsdp-plan/prediction_notes.hpp"
 #include "plan/kind.hpp"
 
 namespace fsdp {
@@ -38,8 +38,6 @@ using Times = std::map<std::string, double>;
 
 /// Seconds of the work on the critical path of an update.
 Times path_of(const std::vector<SimulatedOperation>& operations, MeshShape mesh, const Cluster& cluster) {
-  constexpr std::array<const char*, collective_kinds> collectives = {"all-gathers", "reduce-scatters", "all-reduces",
-                                                                     "broadcasts"};
   Times times;
   for (const SimulatedOperation& simulated : operations) {
     if (!simulated.is_critical) continue;
@@ -48,8 +46,7 @@ Times path_of(const std::vector<SimulatedOperation>& operations, MeshShape mesh,
     const double length = simulated.time.end - simulated.time.begin;
     if (is_collective(op)) {
       const bool leaves_node = ring_group(op.group, mesh, cluster).nodes > 1;
-      times[format("{} {}", collectives[static_cast<std::size_t>(*op.kind->collective)],
-                   leaves_node ? "between nodes" : "in a node")] += length;
+      times[format("{}s {}", name_of_collective(*op.kind->collective), leaves_node ? "between nodes" : "in a node")] += length;
     } else if (op.kind->part == UpdatePart::transfer) {
       times["copies of offloaded state"] += length;
     } else {

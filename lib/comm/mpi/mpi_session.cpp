@@ -101,7 +101,7 @@ void MpiSession::start(int& argc, char**& argv) {
       if (launched_rank(environment) != 0) std::this_thread::sleep_for(std::chrono::seconds(3));
       require_own_launcher(launched, 1, library, environment);
     }
-    // Without a launcher, Open MPI starts a daemon, which only MPI_Comm_spawn needs, and MPI_Finalize may wait for it forever.
+    // Without a launcher, Open MPI starts a daemon, which only MPI_Comm_spawn needs. MPI_Init and MPI_Finalize wait for it.
     setenv("OMPI_MCA_ess_singleton_isolated", "1", /*overwrite=*/0);
     FSDP_CHECK_MPI(MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &level));
     expect(level >= MPI_THREAD_SERIALIZED, "MPI supports the thread level SERIALIZED");
